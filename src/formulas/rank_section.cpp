@@ -160,7 +160,7 @@ void SheetBuilder::add_generation() {
   const double weights = sizes_.width * (actor.parameters.sum() + actor.adapter) / parts;
   const std::string divided = parts > 1 ? " / (t p)" : "";
   const auto kv = sizes_.tag({spec::TagKind::kKeyValues});
-  add_rank_line("kv", "KV cache", "2 w b (s + n) l h" + divided, cache, kv);
+  add_rank_line("kv", "KV cache", cache_formula() + divided, cache, kv);
   add_rank_line("generation", "generation: weights and KV cache", "w N" + divided + " + KV cache",
                 weights + cache,
                 tag(actor, spec::TagKind::kWeights).value_or(0) +

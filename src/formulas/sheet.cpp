@@ -244,9 +244,9 @@ void SheetBuilder::add_cache() {
   const ModelSizes& actor = sizes_.models.front();
   begin("KV cache of a rollout");
   add({"rollout.kv",
-       format("{} sequences of {} tokens", number(sizes_.cached_sequences),
-              number(sizes_.cached_tokens)),
-       "2 w b (s + n) l h", "Transformer memory, KV cache", Quantity::kBytes,
+       format("{} {} of {} tokens", number(sizes_.cached_sequences),
+              sizes_.cached_in_pages ? "pages" : "sequences", number(sizes_.cached_tokens)),
+       cache_formula(), "Transformer memory, KV cache", Quantity::kBytes,
        kv_cache(actor.letters, sizes_.cached_sequences, sizes_.cached_tokens, sizes_.width),
        sizes_.tag({spec::TagKind::kKeyValues}), or_rounding(cache_reason(actor.role.shape))});
 }

@@ -49,6 +49,9 @@ class SheetBuilder {
   void add_activations(const ModelSizes& model);
   void add_divided_activations(const ModelSizes& model);
   void add_cache();
+  [[nodiscard]] std::string cache_formula() const {
+    return sizes_.cached_in_pages ? "2 w c l h" : "2 w b (s + n) l h";
+  }
   /// Adds a rank's shard of a model with its own parallel sizes.
   void add_rank_part(const ModelSizes& model);
   void add_rank_states();

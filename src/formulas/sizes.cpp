@@ -201,6 +201,7 @@ Result<JobSizes> read_sizes(const spec::Job& asked, plan::Target target) {
   }
   if (job.generates()) {
     const step::CacheShape cache = step::cache_shape(job);
+    sizes.cached_in_pages = cache.paged();
     sizes.cached_sequences = static_cast<double>(cache.paged() ? cache.pages + 1 : cache.rows);
     sizes.cached_tokens = static_cast<double>(cache.paged() ? step::kPageTokens : cache.row_tokens);
   }

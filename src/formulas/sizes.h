@@ -62,8 +62,9 @@ struct JobSizes {
   double width = 2;  ///< bytes per weight
   std::int64_t ranks = 1;
   std::vector<ModelSizes> models;
-  // Size of the KV cache; no sequences: the job generates nothing.
+  // Size of the KV cache, of sequences or of pages; no sequences: the job generates nothing.
   double cached_sequences = 0, cached_tokens = 0;
+  bool cached_in_pages = false;
   plan::MemoryPlan plan;  ///< of one rank with whole models, without a capacity limit
 
   /// The first trained model; null if none is trained.

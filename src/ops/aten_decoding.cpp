@@ -129,13 +129,11 @@ void AtenOps::put_heads_(const Tensor& table, const Tensor& places, const Tensor
   to.index_put_({places}, heads);
 }
 
-// A copy from pageable memory would wait for all earlier work of the device.
 void AtenOps::put_numbers_(const Tensor& to, const std::vector<std::int64_t>& values) const {
-  const bridge::HostScope host;
-  const Tensor staged =
-      at::empty(to.sizes(), at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
-  std::copy(values.begin(), values.end(), staged.mutable_data_ptr<std::int64_t>());
-  to.copy_(staged, /*non_blocking=*/true);
+  // Only read.
+  const Tensor view = at::from_blob(const_cast<std::int64_t*>(values.data()),  // NOLINT
+                                    to.sizes(), at::dtype(at::kLong));
+  to.copy_(staged(view, at::kLong), /*non_blocking=*/true);
 }
 
 Tensor AtenOps::page_places(const Tensor& table, const Tensor& positions,

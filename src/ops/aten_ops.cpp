@@ -80,14 +80,12 @@ Tensor AtenOps::to_device(const Tensor& t) const {
   return there && type == t.scalar_type() ? t : upload(t, type);
 }
 // A copy from pageable memory would wait for all earlier work of the device.
+Tensor AtenOps::staged(const Tensor& t, at::ScalarType type) const {
+  const bridge::HostScope host;
+  return at::empty(t.sizes(), at::dtype(type).pinned_memory(!device_.is_cpu())).copy_(t);
+}
 Tensor AtenOps::upload(const Tensor& t, at::ScalarType type) const {
-  Tensor staged;
-  {
-    const bridge::HostScope host;
-    staged = at::empty(t.sizes(), at::dtype(type).pinned_memory(!device_.is_cpu()));
-    staged.copy_(t);
-  }
-  return staged.to(device_, type, /*non_blocking=*/true);
+  return staged(t, type).to(device_, type, /*non_blocking=*/true);
 }
 Tensor AtenOps::to_host(const Tensor& t) const {
   return bridge::to_host(t);

@@ -376,6 +376,7 @@ class AtenOps {
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
   /// Copies host values to the device and converts them, without a wait.
+  [[nodiscard]] Tensor staged(const Tensor& t, at::ScalarType type) const;
   [[nodiscard]] Tensor upload(const Tensor& t, at::ScalarType type) const;
   [[nodiscard]] Tensor from_values(const void* values, std::int64_t count,
                                    at::ScalarType type) const;

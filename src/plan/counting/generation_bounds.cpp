@@ -147,7 +147,10 @@ class Bounds {
       if (most > prompts && most <= prefill_.prompts) visit(prefill(b, most, b.n - 1));
       for_smaller(prompts, [&](std::int64_t some) { visit(prefill(b, some)); });
     }
-    if (cache_.paged()) add_resumed(b);
+    if (cache_.paged()) {
+      add_resumed(b);
+      add_late(b);
+    }
     // Sampling fewer tokens may take more scratch. Decoding on a GPU does not show it: it has few numbers of rows, or
     // graphs.
     const std::int64_t most = started(b, in_chunks() ? 1 : prompts);
@@ -166,9 +169,26 @@ class Bounds {
       all.rows = {0};
       visitor_.visit({{std::move(all)}, b.sampling});
     };
-    const std::int64_t most = std::min(prefill_.tokens, tokens);
+    const std::int64_t most = std::min(prefill_.of_pass(), tokens);
     visit(most);
     for_smaller(most, visit);
+  }
+  /// Sequences that start while others have their prompt's full pages compute the rest of it.
+  void add_late(const Batches& b) const {
+    const std::int64_t first = prompt_ / step::kPageTokens * step::kPageTokens;
+    if (b.n == 1 || first == 0) return;
+    const auto visit = [&](std::int64_t count, std::int64_t sequences) {
+      step::PrefillChunk rest = chunk(b);
+      rest.first = prompt_ - count;
+      rest.count = count;
+      rest.last = true;
+      rest.rows = rows(sequences);
+      visitor_.visit({{std::move(rest)}, b.sampling});
+    };
+    const std::int64_t all = started(b, 1);
+    const std::int64_t most = std::min({step::kPageTokens, prompt_, prefill_.tokens});
+    for (std::int64_t count = 1; count <= most; ++count) visit(count, all);
+    for_smaller(all, [&](std::int64_t n) { visit(1, n); });
   }
   /// The pass that starts `n` sequences.
   [[nodiscard]] std::vector<GenerationAction> start(const Batches& b, std::int64_t n) const {

@@ -302,7 +302,10 @@ TagSizes::Key key_of(const spec::Job& job, const spec::Recipe& recipe, const Job
     key.training = spec::batching_of(job, *phase);
     key.states = models.at(id.model).optimizer.state_dtype;
   }
-  if (id.kind == spec::TagKind::kKeyValues) key.rollout_batch = job.rollout_batch();
+  if (id.kind == spec::TagKind::kKeyValues) {
+    key.rollout_batch = job.rollout_batch();
+    key.cache_pages = step::cache_shape(job).pages;
+  }
   return key;
 }
 

@@ -21,6 +21,7 @@ struct TagSizes {
     std::optional<spec::Batching> training;  ///< of the model
     spec::Dtype states{};                    ///< of the model's optimizer
     std::int64_t rollout_batch = 0;
+    std::int64_t cache_pages = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, TagPlan> known;

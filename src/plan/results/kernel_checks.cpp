@@ -54,13 +54,19 @@ Status check_linear_dtype(const spec::Job& job, const Target& target, const JobM
                             kernels::fp8::kUnit));
 }
 
-Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {
-  if (!job.generates() || !step::cache_shape(job).paged()) return {};
+std::string_view no_pages_reason(const spec::Job& job, const Target& target,
+                                 const JobModels& models) {
+  if (!job.generates()) return "the job does not generate";
   const spec::Recipe recipe = spec::describe(job);
   const spec::Architecture& shape =
       models.at(recipe.find(spec::Body::kGenerate)->model).generating();
-  const std::string_view reason = step::no_pages_reason(
-      shape, target.cuda, compute_dtype(job, target), own_kernels(job, target));
+  return step::no_pages_reason(shape, target.cuda, compute_dtype(job, target),
+                               own_kernels(job, target));
+}
+
+Status check_pages(const spec::Job& job, const Target& target, const JobModels& models) {
+  if (!job.generates() || !step::cache_shape(job).paged()) return {};
+  const std::string_view reason = no_pages_reason(job, target, models);
   if (reason.empty()) return {};
   return {ErrorCode::kInvalidArgument,
           format("actor_rollout_ref.rollout.max_total_tokens {}: {}; set it to 0",

@@ -5,6 +5,8 @@
 // Failure   kUnsupported or kInvalidArgument, with the reason.
 #pragma once
 
+#include <string_view>
+
 #include "plan/results/model_roles.h"
 
 namespace neap::plan {
@@ -13,6 +15,9 @@ namespace neap::plan {
 /// rule out.
 [[nodiscard]] Status check_linear_dtype(const spec::Job& job, const Target& target,
                                         const JobModels& models);
+/// Why the job's KV cache cannot have pages; empty: it can.
+[[nodiscard]] std::string_view no_pages_reason(const spec::Job& job, const Target& target,
+                                               const JobModels& models);
 /// Fails if the job asks for pages that the device's kernels cannot read.
 [[nodiscard]] Status check_pages(const spec::Job& job, const Target& target,
                                  const JobModels& models);

@@ -322,6 +322,7 @@ Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phas
                                   std::int64_t rung, Accuracy accuracy) {
   ModelRole& role = *models_.slot(phase.model);
   const bool has_batches = phase.part != spec::TrainPart::kUpdate;
+  const bool generates = phase.body == spec::Body::kGenerate;
   const Predictions::Key key{
       phase.id,
       has_batches ? spec::batching_of(job_, phase) : spec::Batching(),
@@ -331,7 +332,8 @@ Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phas
       phase.storage,
       phase.logits_chunk,
       phase.graphs,
-      phase.body == spec::Body::kGenerate ? job_.rollout.max_num_batched_tokens : 0};
+      generates ? job_.rollout.max_num_batched_tokens : 0,
+      generates ? step::cache_shape(job_).pages : 0};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

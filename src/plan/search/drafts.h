@@ -28,8 +28,8 @@
 
 namespace neap::plan {
 
-/// Predictions for jobs that differ only in micro-batches, prefill passes, optimizer states and
-/// checkpointing.
+/// Predictions for jobs that differ only in micro-batches, prefill passes, pages of the KV cache,
+/// optimizer states and checkpointing.
 struct Predictions {
   struct Key {
     spec::PhaseId phase{};
@@ -41,6 +41,7 @@ struct Predictions {
     std::int64_t logits_chunk = 0;
     bool graphs = false;
     std::int64_t prefill_tokens = 0;
+    std::int64_t cache_pages = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;

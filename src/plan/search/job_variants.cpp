@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "plan/results/kernel_checks.h"
 #include "spec/ranks/rank_kinds.h"
+#include "step/model/page_table.h"
 
 namespace neap::plan {
 namespace {
@@ -27,6 +29,15 @@ double resident_seconds(const std::vector<Draft>& drafts, const spec::StepModes&
   return same == drafts.end() ? 0.0 : same->least_seconds;
 }
 
+// Fewer rows may take less memory without pages.
+void drop_idle_pages(Variant& variant, const spec::Job& from) {
+  if (step::cache_shape(variant.job).paged()) return;
+  std::erase_if(variant.changes, [](const spec::JobChange& change) {
+    return change.value_of(fields::kCacheTokens) != nullptr;
+  });
+  variant.job.rollout.max_total_tokens = from.rollout.max_total_tokens;
+}
+
 void add(std::vector<spec::JobChange>& changes, const std::vector<spec::JobChange>& more) {
   changes.insert(changes.end(), more.begin(), more.end());
 }
@@ -44,9 +55,11 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
     if (job.memory.allows(spec::Measure::kMicroBatch)) kinds.push_back(training_micro_batches());
     if (job.memory.allows(spec::Measure::kRolloutBatch)) kinds.push_back(rollout_batches());
   }
+  NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
+  const bool opens_pages = scope == Scope::kWide || job.rollout.automatic_total_tokens;
+  if (opens_pages && out.may_have_pages()) kinds.push_back(cache_pages());
   kinds.push_back(prefill_passes());
   out.add_levels(std::move(kinds));
-  NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
   out.add_states();
   return out;
 }
@@ -68,6 +81,10 @@ void JobVariants::open_settings() {
   spec::apply(opened_.residency, job_);
   spec::apply(opened_.update, job_);
   for (const std::vector<spec::JobChange>& changes : opened_.retention) spec::apply(changes, job_);
+}
+
+bool JobVariants::may_have_pages() const {
+  return !job_.trainer.deterministic && no_pages_reason(job_, *target_, models_).empty();
 }
 
 void JobVariants::add_levels(std::vector<Tunable> kinds) {
@@ -130,6 +147,7 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
   add(made.changes, states_[states]);
   made.job = job_;
   spec::apply(made.changes, made.job);
+  drop_idle_pages(made, job_);
   if (!made.changes.empty() && !made.job.validate().ok()) return none;
   JobModels models = models_;
   for (const spec::ModelSource& source : spec::describe(made.job).models) {

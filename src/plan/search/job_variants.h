@@ -2,11 +2,11 @@
 //
 // Variant   A job with other types of optimizer states or other micro-batch sizes. Micro-batches
 //           are of three kinds: training, inference and rollout. Each kind has levels: 0 is as
-//           configured, and each further level is smaller.
+//           configured, and each further level is smaller. So has the number of the KV cache's pages.
 // Draft     A variant has one for every way to run its models (drafts.h).
-// Scope     kConfigured allows only what memory.allow permits. kWide also allows smaller
-//           micro-batches of every kind, and lets the plan choose offloading, updates and
-//           recomputation that the job fixes.
+// Scope     kConfigured allows only what memory.allow permits, and pages if rollout.max_total_tokens
+//           is "auto". kWide also allows pages and smaller micro-batches of every kind. It lets the
+//           plan choose offloading, updates and recomputation that the job fixes.
 // Threads   one.
 // Failure   kInvalidArgument for settings that contradict each other, or models that cannot be
 //           read.
@@ -68,7 +68,7 @@ class JobVariants {
   [[nodiscard]] std::size_t states() const { return states_.size(); }
   /// Why no plan decodes in graphs; empty: plans may (Drafts::no_graphs_reason).
   [[nodiscard]] Result<std::string_view> no_graphs_reason();
-  /// The level of each kind of micro-batch, and last that of prefill passes.
+  /// The level of each kind of micro-batch, then of pages, and last that of prefill passes.
   using Levels = std::vector<int>;
   [[nodiscard]] const Levels& deepest() const { return deepest_; }
   /// Kinds before the prefill passes, which are only shortened to make room for graphs.
@@ -90,6 +90,8 @@ class JobVariants {
         trained_(spec::describe(job).trained()),
         fixed_(std::move(fixed)) {}
   void open_settings();
+  // Whether a plan may give the KV cache pages, which change the order of sums.
+  [[nodiscard]] bool may_have_pages() const;
   void add_levels(std::vector<Tunable> kinds);
   void add_states();
   [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;

@@ -7,6 +7,7 @@
 #include "spec/keys/parallel_checks.h"
 #include "spec/ranks/context_parallel.h"
 #include "spec/recipe/job_change.h"
+#include "step/model/page_table.h"
 
 namespace neap::plan {
 namespace {
@@ -21,6 +22,8 @@ constexpr std::string_view kSmallerInference =
     "smaller micro-batches in inference: same result, more passes";
 constexpr std::string_view kFewerDecoded =
     "fewer sequences decoded together: same result, slower generation";
+constexpr std::string_view kFewerPages =
+    "fewer pages of the KV cache: same result, slower generation if responses are long";
 constexpr std::string_view kShorterPrefill =
     "fewer prompt tokens in a prefill pass: same result, slower prefill";
 constexpr std::string_view kDividedToGenerate =
@@ -39,6 +42,7 @@ constexpr std::string_view kDivided = "optimizer offload by the plan: same resul
 constexpr std::string_view kLeaves = "offload tags between the phases that need them: same result";
 constexpr std::string_view kShorter = "shorter responses: another training";
 
+constexpr int kAllHalvings = 62;
 constexpr std::int64_t kAdapterRank = 16;
 constexpr std::int64_t kShortestResponse = 8;
 constexpr std::int64_t kShortestPrefill = 128;
@@ -76,7 +80,6 @@ Changes shrink_all(const std::vector<SizeNow>& sizes, std::int64_t least, int le
       return at(size.value, to) != at(size.value, from);
     });
   };
-  constexpr int kAllHalvings = 62;
   int halvings = 0;
   int reached = 0;
   for (; reached < level && halvings < kAllHalvings; ++halvings)
@@ -243,11 +246,26 @@ Tunable rollout_batches() {
           }};
 }
 
+Tunable cache_pages() {
+  return {kFewerPages, 1, true, [](const spec::Job& job, int level) -> Changes {
+            if (!job.generates()) return {};
+            const step::CacheShape now = step::cache_shape(job);
+            const std::int64_t all = now.tokens() / step::kPageTokens;
+            const auto at = [&](int halvings) {
+              return std::max(now.row_pages(), all >> std::min(halvings, kAllHalvings));
+            };
+            if (level > 1 && at(level) == at(level - 1)) return {};
+            spec::Job changed = job;
+            changed.rollout.max_total_tokens = at(level) * step::kPageTokens;
+            if (step::cache_shape(changed).tokens() >= now.tokens()) return {};
+            return {{fields::kCacheTokens, changed.rollout.max_total_tokens}};
+          }};
+}
+
 Tunable prefill_passes() {
   return {kShorterPrefill, 1, true, [](const spec::Job& job, int level) -> Changes {
             if (!job.generates() || !job.rollout.enable_chunked_prefill) return {};
-            const spec::PrefillShape now = job.prefill();
-            const std::int64_t tokens = now.prompts * now.tokens >> level;
+            const std::int64_t tokens = job.prefill().of_pass() >> level;
             if (tokens < kShortestPrefill) return {};
             return {{fields::kPrefillTokens, tokens}};
           }};
@@ -277,6 +295,7 @@ std::vector<Tunable> tunables(const spec::Job& job) {
                                training_micro_batches(),
                                inference_micro_batches(),
                                rollout_batches(),
+                               cache_pages(),
                                divided_generation(),
                                reference_once(),
                                full_recomputation(job)};
@@ -296,6 +315,7 @@ std::string_view effect_of(const spec::JobChange& change) {
   if (is_of_any(kTrainingSizes)) return kSmallerTraining;
   if (is_of_any(kInferenceRows) || is_of_any(fields::kScoringTokens)) return kSmallerInference;
   if (is_of(fields::kRolloutBatch)) return kFewerDecoded;
+  if (is_of(fields::kCacheTokens)) return kFewerPages;
   if (is_of(fields::kPrefillTokens)) return kShorterPrefill;
   if (is_of(fields::kRolloutTensorRanks)) return kDividedToGenerate;
   if (is_of(fields::kResidency) || is_of(fields::kColocation)) return kLeaves;

@@ -27,6 +27,8 @@ struct Tunable {
 [[nodiscard]] Tunable inference_micro_batches();
 /// Sequences that are decoded together.
 [[nodiscard]] Tunable rollout_batches();
+/// Pages of the KV cache: each level has half as many, but at least those of one sequence.
+[[nodiscard]] Tunable cache_pages();
 [[nodiscard]] Tunable prefill_passes();
 /// Tensor-parallel size of rollouts for ZeRO-3 models. Each level is the next number that divides
 /// all ranks.

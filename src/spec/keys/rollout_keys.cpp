@@ -1,6 +1,7 @@
 // The keys of generation and of the reference, with limits and help texts for
 // docs/configuration.md.
 #include <optional>
+#include <utility>
 
 #include "spec/keys/job_keys.h"
 #include "spec/keys/size_checks.h"
@@ -44,6 +45,20 @@ void bind_rollout_sampling(ConfigTable& t, const std::string& at, RolloutConfig&
          "Subtracted from the logits of tokens that are in the response.");
   t.bind(at + ".frequency_penalty", &r.frequency_penalty,
          "Subtracted from a token's logit for each time that it is in the response.");
+}
+
+void bind_cache_tokens(ConfigTable& t, const std::string& path, RolloutConfig& r) {
+  ConfigTable::Key& key = t.bind(
+      path, &r.max_total_tokens, &r.automatic_total_tokens,
+      "Tokens of a rank's KV cache, in pages of 64; 0: room for `batch_size` longest "
+      "sequences; `auto`: the plan chooses. Without a free page, the youngest sequence waits "
+      "and is prefilled again.");
+  key.in("tokens").at_least(0);
+  key.assign = [&r, assign = std::move(key.assign)](const Json& value) -> Status {
+    NEAP_TRY(assign(value));
+    if (r.automatic_total_tokens) r.max_total_tokens = 0;
+    return {};
+  };
 }
 
 void bind_reference(ConfigTable& t, Job& job) {
@@ -140,12 +155,7 @@ void bind_rollout(ConfigTable& t, Job& job) {
       .in("sequences")
       .at_least(0)
       .at_most(kMostSequences);
-  t.bind(
-       at + ".max_total_tokens", &r.max_total_tokens,
-       "Tokens of the KV cache of a rank, in pages of 64; 0: room for `batch_size` of the longest "
-       "sequences. If pages run out, the youngest sequence waits and is prefilled again.")
-      .in("tokens")
-      .at_least(0);
+  bind_cache_tokens(t, at + ".max_total_tokens", r);
   t.bind(at + ".max_num_batched_tokens", &r.max_num_batched_tokens,
          "Prompt tokens that one pass prefills: several prompts, or a part of a longer one. It "
          "bounds the memory of prefilling.")

@@ -63,6 +63,9 @@ inline constexpr JobField<std::int64_t> kResponseLength([](auto& job) -> auto& {
 inline constexpr JobField<std::int64_t> kRolloutBatch([](auto& job) -> auto& {
   return job.rollout.batch_size;
 });
+inline constexpr JobField<std::int64_t> kCacheTokens([](auto& job) -> auto& {
+  return job.rollout.max_total_tokens;
+});
 inline constexpr JobField<std::int64_t> kPrefillTokens([](auto& job) -> auto& {
   return job.rollout.max_num_batched_tokens;
 });

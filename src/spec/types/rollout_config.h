@@ -29,6 +29,8 @@ struct ValidationSampling : TokenSampling {
 struct PrefillShape {
   std::int64_t prompts = 1;  ///< prompts per pass
   std::int64_t tokens = 0;   ///< tokens per prompt; a longer prompt takes several passes alone
+
+  [[nodiscard]] constexpr std::int64_t of_pass() const { return prompts * tokens; }
 };
 /// A pass takes whole prompts of up to `longest` tokens, within `budget` tokens and at most `prompts`.
 /// If one prompt exceeds the budget, a pass takes `budget` tokens of it.
@@ -47,8 +49,9 @@ struct RolloutConfig : TokenSampling {
   std::int64_t tensor_model_parallel_size = 0;  ///< for rollouts; 0: as in training
   std::int64_t max_num_batched_tokens = 8192;   ///< tokens per prefill pass
   bool enable_chunked_prefill = true;
-  std::int64_t max_total_tokens = 0;  ///< of the KV cache, in pages; 0: every sequence has a slot
-  bool calculate_log_probs = false;   ///< store log-probabilities of tokens as they are sampled
+  std::int64_t max_total_tokens = 0;    ///< of the KV cache, in pages; 0: every sequence has a slot
+  bool calculate_log_probs = false;     ///< store log-probabilities of tokens as they are sampled
+  bool automatic_total_tokens = false;  ///< a plan chooses max_total_tokens
   std::int64_t log_prob_micro_batch_size_per_gpu = 8;
   std::int64_t log_prob_max_token_len_per_gpu = 0;  ///< 0: as the actor's training
   double min_p = 0;

@@ -28,6 +28,8 @@ constexpr double kAttendSeconds = 0.6e-6, kAttendRate = 0.8, kAttendCacheRate = 
 // Blocks with several heads (decode-parts-h200.jsonl): the time of a wave of blocks, and bytes of heads that are computed in a
 // second, as a multiple of the memory throughput.
 constexpr double kSharedSeconds = 3e-6, kSharedRate = 2.7;
+// Each page of a row's keys, whose address the kernel looks up first (decode-pages-h200.jsonl).
+constexpr double kPageSeconds = 0.08e-6;
 constexpr double kFewRowsSeconds = 0, kFewRowsRate = 0.92;
 constexpr double kSomeRowsSeconds = 1.5e-6, kSomeRowsRate = 1.08;
 // A thread of adapters.cu computes up to kTile rows in turn (an H200, two and eight rows;
@@ -160,6 +162,16 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
                                               const Heads<CountedTensor>& heads,
                                               const Rotation<CountedTensor>&, const KeyLimit& limit,
                                               const ScoreOptions& options) {
+  return attend_cached(keys, heads, limit, options, 0);
+}
+CountedTensor CountingOps::append_and_attend_pages_(
+    const PagedKeys<CountedTensor>& cache, const CountedTensor&, const Heads<CountedTensor>& heads,
+    const Rotation<CountedTensor>&, const KeyLimit& limit, const ScoreOptions& options) {
+  return attend_cached(cache.keys, heads, limit, options, kPageSeconds);
+}
+CountedTensor CountingOps::attend_cached(const CountedTensor& keys,
+                                         const Heads<CountedTensor>& heads, const KeyLimit& limit,
+                                         const ScoreOptions& options, double page_seconds) {
   const std::int64_t b = heads.q.size(0), h = heads.q.size(1), d = heads.q.size(2);
   std::int64_t read = limit.keys;
   if (options.window > 0) read = std::min(read, options.window);
@@ -176,9 +188,11 @@ CountedTensor CountingOps::append_and_attend_(const CountedTensor& keys, const C
       static_cast<double>(div_up(div_up(all, of_block), 2 * profile().own.multiprocessors));
   const double fixed = of_block > 1 ? rounds * kSharedSeconds : kAttendSeconds;
   const double cache_rate = of_block > 1 ? kSharedRate : kAttendCacheRate;
-  add_work(
-      4.0 * static_cast<double>(all * read * d), of_memory,
-      fixed + early_seconds(profile(), std::max(of_memory / kAttendRate, of_heads / cache_rate)));
+  const double paging =
+      page_seconds * static_cast<double>(div_up(read, kernels::decoding::kPageTokens));
+  add_work(4.0 * static_cast<double>(all * read * d), of_memory,
+           fixed + paging +
+               early_seconds(profile(), std::max(of_memory / kAttendRate, of_heads / cache_rate)));
   if (shares > 1) add_work(0, bytes(parts), early_seconds(profile(), bytes(parts)));
   return out;
 }

@@ -172,10 +172,7 @@ class CountingOps : public CountingBase {
   [[nodiscard]] Tensor append_and_attend_pages_(const PagedKeys<Tensor>& cache,
                                                 const Tensor& positions, const Heads<Tensor>& heads,
                                                 const Rotation<Tensor>& rotation,
-                                                const KeyLimit& limit,
-                                                const ScoreOptions& options) {
-    return append_and_attend_(cache.keys, cache.values, positions, heads, rotation, limit, options);
-  }
+                                                const KeyLimit& limit, const ScoreOptions& options);
   [[nodiscard]] bool own_few_rows(Dtype dtype, std::int64_t rows, std::int64_t in,
                                   std::int64_t out) const {
     return profile().own.row_product(dtype, rows, in, out) != RowProduct::kLibrary;
@@ -366,6 +363,10 @@ class CountingOps : public CountingBase {
                              std::uint64_t key, std::int64_t first);
 
  private:
+  /// Attention of Neap's kernel to cached keys; `page_seconds`: to look up a page.
+  [[nodiscard]] Tensor attend_cached(const Tensor& keys, const Heads<Tensor>& heads,
+                                     const KeyLimit& limit, const ScoreOptions& options,
+                                     double page_seconds);
   /// A product of few rows with matrices of `elements` elements.
   void add_few_rows(const Tensor& x, double elements, double out_bytes);
   void add_adapters(const Tensor& y, const RowAdapters<Tensor>& by, double out_bytes);

@@ -158,21 +158,29 @@ std::optional<std::int64_t> GenerationSchedule::start(std::int64_t row, std::siz
 }
 
 /// Assigns idle rows to waiting sequences, limited by the number of prompts per pass and by the
-/// room in the cache.
-PrefillPrompts GenerationSchedule::fill_rows() {
-  PrefillPrompts out;
-  out.width = limits_.prompt_width;
+/// room in the cache. If earlier sequences have stored the first prompt, it is the only one.
+GenerationSchedule::Admitted GenerationSchedule::fill_rows() {
+  Admitted out;
+  PrefillPrompts& prompts = out.prompts;
+  prompts.width = limits_.prompt_width;
+  std::int64_t most = limits_.prefill.prompts;
   std::map<std::size_t, std::int64_t> places;  // per prompt
   for (std::int64_t row = 0; row < std::ssize(rows_) && waiting_ < sequences_.size(); ++row) {
     if (sequence_of(row) != kIdle) continue;
     const SequenceStart& sequence = sequences_[waiting_];
-    const auto [it, is_new] = places.try_emplace(sequence.prompt, std::ssize(out.lengths));
-    if (is_new && std::ssize(out.lengths) == limits_.prefill.prompts) break;
-    if (!start(row, waiting_, sequence.prompt_tokens)) break;
+    const auto [it, is_new] = places.try_emplace(sequence.prompt, std::ssize(prompts.lengths));
+    if (is_new && std::ssize(prompts.lengths) == most) break;
+    const std::optional<std::int64_t> stored = start(row, waiting_, sequence.prompt_tokens);
+    if (!stored) break;
     ++waiting_;
-    if (is_new) out.lengths.push_back(sequence.prompt_tokens);
-    out.rows.push_back(row);
-    out.prompts.push_back(it->second);
+    if (prompts.rows.empty() && *stored > 0) {
+      most = 1;
+      // Its last token is computed again: the first new token follows from it.
+      out.stored = std::min(*stored, sequence.prompt_tokens - 1);
+    }
+    if (is_new) prompts.lengths.push_back(sequence.prompt_tokens);
+    prompts.rows.push_back(row);
+    prompts.prompts.push_back(it->second);
   }
   return out;
 }
@@ -191,17 +199,18 @@ void GenerationSchedule::resume() {
   chunk.width = tokens;
   chunk.first = *stored;
   chunk.rows = {row};
-  append_chunks(actions_, std::move(chunk), tokens, limits_.prefill.tokens);
+  append_chunks(actions_, std::move(chunk), tokens, limits_.prefill.of_pass());
 }
 
 /// Prefills waiting prompts into idle rows.
 void GenerationSchedule::admit() {
   if (!resumed_.empty()) return resume();
-  PrefillPrompts prompts = fill_rows();
+  auto [prompts, stored] = fill_rows();
   if (prompts.rows.empty()) return;
-  if (in_chunks()) {
+  if (in_chunks() || stored > 0) {
     PrefillChunk chunk;
     chunk.width = prompts.width;
+    chunk.first = stored;
     chunk.rows = std::move(prompts.rows);
     append_chunks(actions_, std::move(chunk), prompts.lengths.front(), limits_.prefill.tokens);
   } else {

@@ -2,7 +2,8 @@
 //
 // Each sequence uses a row of the cache. When it ends, a waiting sequence takes its row. So the
 // cache's size bounds memory, but not the number of sequences. Sequences of one prompt that start
-// together share its prefill. When no row can start, sequences move to lower rows as others end, so
+// together share its prefill. If the cache still has a prompt's tokens of earlier sequences, only the
+// rest of it is prefilled. When no row can start, sequences move to lower rows as others end, so
 // that steps get smaller. Actions can be executed over any operations (step/generation/generation.h):
 // those that a run produces, a recorded list, or the list that a plan uses as a bound.
 //
@@ -41,8 +42,8 @@ struct PrefillPrompts {
   /// The rows of each prompt; each has at least one.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> rows_by_prompt() const;
 };
-/// Prefills tokens [first, first + count) of one prompt, or of a sequence that has waited. The last
-/// chunk samples the next tokens of its sequences.
+/// Prefills tokens [first, first + count) of one prompt, or of a sequence that has waited. Tokens
+/// before the first chunk are in the cache. The last chunk samples the next tokens of its sequences.
 struct PrefillChunk {
   std::int64_t width = 0;  ///< width of the longest prompt, or of the sequence
   std::int64_t first = 0;
@@ -157,7 +158,11 @@ class GenerationSchedule {
   [[nodiscard]] std::int64_t rows_to_decode() const;
   [[nodiscard]] std::optional<std::int64_t> start(std::int64_t row, std::size_t sequence,
                                                   std::int64_t tokens);
-  [[nodiscard]] PrefillPrompts fill_rows();
+  struct Admitted {
+    PrefillPrompts prompts;
+    std::int64_t stored = 0;  // first tokens of the only prompt that are not computed again
+  };
+  [[nodiscard]] Admitted fill_rows();
   void admit();
   void resume();
   [[nodiscard]] bool make_room(std::int64_t steps);

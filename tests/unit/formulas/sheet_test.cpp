@@ -54,6 +54,16 @@ TEST(Sheet, CountsAreThePlansTags) {
   EXPECT_NE(sheet.find("rollout.kv")->why.find("28 heads share"), std::string::npos);
 }
 
+TEST(Sheet, ACacheInPagesHasTheirTokens) {
+  const JobSizes sizes =
+      sizes_of("qwen7b_grpo.toml", {"actor_rollout_ref.rollout.max_total_tokens=12800"});
+  const Line* const line = sheet_of(sizes).find("rollout.kv");
+  ASSERT_NE(line, nullptr);
+  EXPECT_EQ(line->term, "201 pages of 64 tokens");
+  EXPECT_EQ(line->formula, "2 w c l h");
+  EXPECT_NEAR(line->value, 7 * bytes_of(sizes, "rollout.kv"), 1e-3 * line->value);
+}
+
 TEST(Sheet, TheCeilingDoesNotChangeCounts) {
   const JobSizes sizes = sizes_of("opt_ppo_streamed.toml", {"memory.optimizer_offload=none"});
   EXPECT_TRUE(sizes.plan.fits());

@@ -216,7 +216,7 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     const bool held_out = between(0, 1) == 1;
     job_.task = held_out ? spec::Task::kEval : spec::Task::kGrpo;
     job_.data.train_batch_size = between(1, 16);
-    job_.data.max_prompt_length = between(1, 60);
+    job_.data.max_prompt_length = between(1, 3) == 1 ? between(64, 200) : between(1, 60);
     job_.data.max_response_length = between(2, 8);
     job_.rollout.n = held_out ? 1 : between(1, 4);
     job_.rollout.batch_size = between(1, 16);
@@ -224,7 +224,7 @@ TEST_F(GenerationPool, ThePlanHoldsARolloutsActions) {
     job_.rollout.val_kwargs.n = between(1, 4);
     job_.rollout.val_kwargs.do_sample = true;
     const std::int64_t n = held_out ? job_.rollout.val_kwargs.n : job_.rollout.n;
-    job_.rollout.max_total_tokens = between(0, 1) * between(128, 400);
+    job_.rollout.max_total_tokens = between(0, 1) * between(256, 640);
     // The plan's steps take their tokens from the host; a run on the host keeps those of the step before.
     const Bytes tokens(target_.cuda ? 0 : 512);
     const Peak planned = peak_of_plan(),

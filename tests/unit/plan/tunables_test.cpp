@@ -51,6 +51,28 @@ TEST(Tunables, DecodedSequencesGoDownToOne) {
   EXPECT_EQ(sizes.back(), 1);
 }
 
+TEST(Tunables, PagesGoDownToThoseOfOneSequence) {
+  spec::Job job;
+  job.task = spec::Task::kGrpo;
+  job.data.train_batch_size = 8;
+  job.data.max_prompt_length = 100;
+  job.data.max_response_length = 300;
+  job.rollout.n = 2;
+  const auto tokens = [&] {
+    return levels(cache_pages(), job, [](const spec::Job& j) -> const std::int64_t& {
+      return j.rollout.max_total_tokens;
+    });
+  };
+  // 16 sequences of 400 tokens are 100 pages; one has seven.
+  EXPECT_EQ(tokens(), (std::vector<std::int64_t>{50 * 64, 25 * 64, 12 * 64, 7 * 64}));
+  job.rollout.max_total_tokens = 20 * 64;
+  EXPECT_EQ(tokens(), (std::vector<std::int64_t>{10 * 64, 7 * 64}));
+  job.rollout.batch_size = 1;
+  EXPECT_TRUE(tokens().empty());
+  job.task = spec::Task::kSft;
+  EXPECT_TRUE(tokens().empty());
+}
+
 TEST(Tunables, SlicedModelsAndStagesAreDividedByMoreRanksWhereTheyGenerate) {
   spec::Job job;
   job.task = spec::Task::kGrpo;

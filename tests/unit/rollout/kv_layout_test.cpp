@@ -106,6 +106,8 @@ class Pages : public EveryKindOfAttention {
     options_.on_action = [this](const step::GenerationAction& action) {
       if (std::holds_alternative<step::EndRow>(action)) ++ended_;
       if (std::holds_alternative<step::MoveRow>(action)) ++moves_;
+      const auto* const chunk = std::get_if<step::PrefillChunk>(&action);
+      if (chunk != nullptr && chunk->first > 0 && chunk->width == kWidth) ++later_chunks_;
     };
   }
   [[nodiscard]] static std::int64_t longest() { return kWidth + kNew; }
@@ -120,22 +122,32 @@ class Pages : public EveryKindOfAttention {
     auto cache = std::get<ops::PagedKvCache>(ops::cache_over(
         at::full({ops::KvCache::elements(shape_, 1, shape.tokens())}, std::nan(""), at::kDouble),
         at::zeros({rows * shape.row_pages()}, at::kLong), shape_, shape));
-    ended_ = moves_ = 0;
+    ended_ = moves_ = later_chunks_ = 0;
     std::vector<Response> out = generate_in(model_, cache, long_prompts_, options_);
     EXPECT_EQ(cache.pages().free_pages(), pages);
     return out;
   }
-  std::int64_t ended_ = 0, moves_ = 0;
+  std::int64_t ended_ = 0, moves_ = 0, later_chunks_ = 0;
 };
 
 TEST_P(Pages, GiveTheSameBitsAsSlots) {
   for (const std::int64_t chunk : {kWidth, std::int64_t{50}}) {
-    for (const std::int64_t rows : {20, 6}) {
-      SCOPED_TRACE(format("chunks of {}, {} rows", chunk, rows));
-      options_.prefill = spec::prefill_shape(4, kWidth, chunk);
-      EXPECT_TRUE(in_pages(rows, 6 * rows) == in_slots(rows));
-      EXPECT_EQ(ended_, std::ssize(long_prompts_));  // none waited again
-    }
+    SCOPED_TRACE(format("chunks of {}", chunk));
+    options_.prefill = spec::prefill_shape(5, kWidth, chunk);
+    EXPECT_TRUE(in_pages(20, 120) == in_slots(20));
+    EXPECT_EQ(ended_, std::ssize(long_prompts_));  // none waited again
+  }
+}
+
+// Sequences that start while others have their prompt's pages compute the rest of the prompt.
+TEST_P(Pages, SequencesThatStartLaterGiveTheSameText) {
+  options_.prefill = {5, kWidth};
+  for (const std::int64_t rows : {6, 3, 2}) {
+    SCOPED_TRACE(format("{} rows", rows));
+    const std::vector<Response> pages = in_pages(rows, 6 * rows);
+    EXPECT_GT(later_chunks_, 0);
+    EXPECT_EQ(ended_, std::ssize(long_prompts_));
+    expect_same(pages, in_slots(rows));
   }
 }
 

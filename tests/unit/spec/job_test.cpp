@@ -249,9 +249,9 @@ TEST_F(JobFile, EveryFieldThatAPlanChoosesHasItsKey) {
                                     {fields::kPrecomputeReference, true}};
   std::int64_t value = 100;
   for (const JobField<std::int64_t>& size :
-       {fields::kResponseLength, fields::kRolloutBatch, fields::kDataRows, fields::kDataTokens,
-        fields::kActorRows, fields::kActorTokens, fields::kCriticRows, fields::kCriticTokens,
-        fields::kLogProbRows, fields::kLogProbTokens, fields::kReferenceRows,
+       {fields::kResponseLength, fields::kRolloutBatch, fields::kCacheTokens, fields::kDataRows,
+        fields::kDataTokens, fields::kActorRows, fields::kActorTokens, fields::kCriticRows,
+        fields::kCriticTokens, fields::kLogProbRows, fields::kLogProbTokens, fields::kReferenceRows,
         fields::kReferenceTokens, fields::kRewardRows, fields::kRewardTokens, fields::kValueRows,
         fields::kValueTokens})
     changes.emplace_back(size, ++value);

@@ -37,6 +37,7 @@ class Execution {
     limits_.rows_in_powers = between(0, 1) == 1;
     grows_ = between(0, 1) == 1;
     late_ = between(0, 1) == 1;
+    shares_ = between(0, 1) == 1;
     added_.resize(sequences_.size());
   }
   void run() {
@@ -53,9 +54,10 @@ class Execution {
     EXPECT_TRUE(rows_.empty());
     EXPECT_TRUE(paused_.empty());
   }
-  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0;
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0, shared = 0;
 
  private:
+  static constexpr std::int64_t kPage = 3;  // tokens that rows share together
   struct Row {
     std::size_t sequence = 0;
     std::int64_t first = 0;  // tokens when it started
@@ -76,13 +78,18 @@ class Execution {
     EXPECT_LE(start.tokens, longest);
     const std::int64_t others = grows_ ? std::ssize(rows_) * limits_.decode_steps : 0;
     if ((grows_ ? start.tokens + others : longest) > room_) return std::nullopt;
+    const bool stored = shares_ && std::any_of(rows_.begin(), rows_.end(), [&](const auto& other) {
+                          return sequences_[other.second.sequence].prompt == start.prompt;
+                        });
+    const std::int64_t pages = stored ? start.prompt_tokens / kPage * kPage : 0;
+    if (!first_) first_ = std::min(pages, row.first - 1);
     EXPECT_TRUE(grow(row, grows_ ? start.tokens : longest));
     EXPECT_TRUE(rows_.emplace(at, row).second) << "the row is taken";
     if (resumes)
       paused_.erase(paused_.begin());
     else
       ++next_;
-    return 0;
+    return pages;
   }
   bool grow(Row& row, std::int64_t tokens) {
     const std::int64_t more = std::max<std::int64_t>(0, tokens - row.reserved);
@@ -149,17 +156,23 @@ class Execution {
     }
     EXPECT_EQ(prompts.size(), action.lengths.size());
     EXPECT_LE(std::ssize(prompts), limits_.prefill.prompts);
+    EXPECT_EQ(std::exchange(first_, std::nullopt), 0) << "other rows have the prompt";
     start(action.rows);
   }
   void execute(const PrefillChunk& action) {
+    const Row& started = rows_.at(action.rows.front());
+    const std::int64_t length = started.first;
+    const bool resumes = length > prompt_tokens(started);
+    if (first_) chunked_ = *std::exchange(first_, std::nullopt);
+    if (!resumes && chunked_ > 0 && chunked_ % limits_.prefill.tokens != 0) ++shared;
     EXPECT_EQ(action.first, chunked_);
-    EXPECT_LE(action.count, limits_.prefill.tokens);
+    const std::int64_t most = resumes ? limits_.prefill.of_pass() : limits_.prefill.tokens;
+    EXPECT_EQ(action.count, std::min(most, length - chunked_));
     chunked_ += action.count;
     std::set<std::size_t> prompts;
     for (const std::int64_t row : action.rows)
       prompts.insert(sequences_[rows_.at(row).sequence].prompt);
     EXPECT_EQ(prompts.size(), 1U);
-    const std::int64_t length = rows_.at(action.rows.front()).first;
     EXPECT_EQ(action.last, chunked_ == length);
     if (!action.last) return;
     chunked_ = 0;
@@ -211,6 +224,8 @@ class Execution {
   std::optional<GenerationSchedule> schedule_;
   std::map<std::int64_t, Row> rows_;
   bool grows_ = false;
+  bool shares_ = false;                         // rows share the pages of their prompts
+  std::optional<std::int64_t> first_;           // token that the next prefill computes
   std::size_t next_ = 0;                        // sequence that starts next
   std::map<std::size_t, std::int64_t> paused_;  // and their tokens
   std::int64_t chunked_ = 0;
@@ -223,7 +238,7 @@ CacheRows every_row() {
 }
 
 TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
-  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0;
+  std::int64_t moves = 0, refills = 0, reads_of_several = 0, dropped = 0, pauses = 0, shared = 0;
   for (std::uint64_t seed = 1; seed <= 12000; ++seed) {
     SCOPED_TRACE(seed);
     Execution execution(seed);
@@ -234,12 +249,14 @@ TEST(GenerationSchedule, GeneratesEverySequenceInWhateverRowsThereAre) {
     reads_of_several += execution.reads_of_several;
     dropped += execution.dropped;
     pauses += execution.pauses;
+    shared += execution.shared;
   }
   EXPECT_GT(moves, 50);
   EXPECT_GT(refills, 100);  // sequences started as others ended
   EXPECT_GT(reads_of_several, 100);
   EXPECT_GT(dropped, 100);
   EXPECT_GT(pauses, 100);
+  EXPECT_GT(shared, 100);
 }
 
 // The next prompts start before the host has read the last tokens of the sequences before them.
