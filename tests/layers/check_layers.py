@@ -13,6 +13,7 @@ TARGETS is the file that cmake/NeapTargets.cmake writes into a build folder. A m
   - files from outside are opened by base/open_file;
   - headers have no flag of where tensors are stored: spec/types/homes.h says it;
   - spec::Home is named where homes are chosen, derived, counted and shown (HOMES); passes and runs ask what follows from them;
+  - a home other than the device is named by its table, by the search and as a default (NAMED_HOMES); others ask for its traits;
   - a file of tests has at most 400 lines;
   - the table in docs/architecture.md is what follows from the links (--write renews it).
 Prints each breach and exits 1 if there is any.
@@ -43,17 +44,19 @@ HOME = re.compile(r"\bHome\b")
 HOMES = {
     "src/spec/types/homes.h",
     # Phases and updates keep a model's homes.
-    "src/spec/recipe/job_model.h", "src/spec/recipe/recipe_builder.cpp", "src/step/units/update_parts.h", "src/step/units/update_parts.cpp",
+    "src/spec/recipe/job_model.h", "src/spec/recipe/recipe_builder.cpp",
     # The search, and what it may choose.
     "src/plan/search/common_choices.cpp", "src/plan/search/drafts.h", "src/plan/search/drafts.cpp", "src/plan/search/model_choice.cpp",
     "src/plan/results/legal_homes.cpp", "src/plan/results/model_roles.h", "src/plan/results/model_roles.cpp",
     # Tags, and loads that are counted.
-    "src/plan/results/memory_plan.h", "src/plan/counting/tags.cpp", "src/plan/counting/counted_backend.cpp",
+    "src/plan/results/memory_plan.h",
     "src/plan/counting/counted_slots.h", "src/plan/counting/counted_slots.cpp", "src/plan/counting/counted_gradients.h",
     "src/plan/counting/counted_training.h", "src/plan/counting/counted_training.cpp",
     # Texts.
     "src/plan/results/plan_json.cpp", "src/plan/results/plan_text.cpp",
 }
+NAMED_HOME = re.compile(r"\bHome::k(?!Device\b)\w+")
+NAMED_HOMES = {"src/spec/types/homes.h", "src/plan/results/memory_plan.h", "src/plan/counting/counted_slots.h", "src/plan/counting/counted_slots.cpp"}
 MOST_FILES = 40  # of a folder
 MOST_LINES = 400  # of a file of tests
 BEGIN, END = "<!-- modules: tests/layers/check_layers.py --write -->", "<!-- /modules -->"
@@ -177,6 +180,8 @@ class Checker:
                 self.breach(f"{name}:{number}", "a flag of where tensors are stored; spec/types/homes.h says that")
             if HOME.search(line) and name not in HOMES:
                 self.breach(f"{name}:{number}", "names spec::Home; ask a function of spec/types/homes.h or of the plan's tags")
+            elif NAMED_HOME.search(line) and name not in NAMED_HOMES and not name.startswith("src/plan/search/"):
+                self.breach(f"{name}:{number}", "names a home; ask for its HomeTraits (spec/types/homes.h)")
 
     def check_lengths(self):
         for file in sorted(f for f in (self.root / "tests").rglob("*") if f.suffix in SUFFIXES | {".py"}):

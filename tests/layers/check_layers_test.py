@@ -176,6 +176,12 @@ class CheckLayers(unittest.TestCase):
             self.project.write("src/cache/cache.cpp", f'#include "base/base.h"\n{text}\n')
             self.found(*["cache.cpp:2: names spec::Home"] if found else [])
 
+    def test_homes_that_are_named(self):
+        self.project.write("src/plan/results/legal_homes.cpp", "if (home == Home::kDisk) return;\nif (home == Home::kDevice) return;\n")
+        self.project.write("src/plan/search/drafts.cpp", "using spec::Home;\nhome = Home::kHost;\n")
+        self.project.targets["neap_plan"] = ("STATIC_LIBRARY", "plan", "", "results/legal_homes.cpp;search/drafts.cpp", "")
+        self.found("legal_homes.cpp:1: names a home")
+
     def test_file_of_no_target(self):
         self.project.write("src/lost/lost.cpp", "")
         self.found("src/lost/lost.cpp: belongs to no target")

@@ -213,11 +213,10 @@ class CountedBackend {
 
  private:
   [[nodiscard]] bool staged() const { return role_.shape.pipeline.stages > 1; }
-  // Loads what is offloaded to host memory or disk, for a generation.
-  void fetch(double bytes, spec::Home home) {
-    const double read = home == spec::Home::kDisk
-                            ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now())
-                            : ops_.now();
+  // Loads what is offloaded, for a generation. `staged`: from files.
+  void fetch(double bytes, bool staged) {
+    const double read =
+        staged ? ops_.begin_disk(step::Direction::kToDevice, bytes, ops_.now()) : ops_.now();
     ops_.wait_until(ops_.begin_copy(step::Direction::kToDevice, bytes, read));
   }
   void prepare_rollout(const ModelRole& trained, const spec::Phase& phase) {
@@ -227,7 +226,7 @@ class CountedBackend {
     double bytes = 0;
     for (const PartPlan& part : rollout_parts(trained, dtype_))
       bytes += static_cast<double>(round_up(part.bytes, step::kWindowPage).count());
-    if (phase.loads_weights) return fetch(bytes, spec::Home::kDisk);
+    if (phase.loads_weights) return fetch(bytes, true);
     const double copied = ops_.begin_copy(Direction::kToHost, bytes, ops_.now());
     ops_.wait_until(ops_.begin_disk(Direction::kToHost, bytes, copied));
   }
@@ -245,7 +244,7 @@ class CountedBackend {
         rests += static_cast<double>(block.bytes.count());
     if (rests > 0) {
       const double begin = ops_.now();
-      fetch(rests, phase.storage.layers);
+      fetch(rests, spec::is_staged(phase.storage.layers));
       // Units are gathered one after another; the other stages' units take as long.
       const double others = static_cast<double>(stages - 1) * (ops_.now() - begin);
       if (trained.divides_otherwise_to_generate())

@@ -38,7 +38,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
   void fetch(std::size_t piece) override {
     Slot& slot = slots_[pieces_[piece].slot];
     const double from = std::max(ops_.now(), slot.stored);
-    slot.comes = home_ == spec::Home::kDisk;
+    slot.comes = spec::is_staged(home_);
     if (slot.comes) {
       slot.read = ops_.begin_disk(step::Direction::kToDevice, step::bytes(pieces_[piece].gradients),
                                   std::max(from, slot.written));
@@ -60,7 +60,7 @@ class CountedGradients final : public step::GradientSlots<step::CountingOps>::Ho
     norms_(piece);
     Slot& slot = slots_[pieces_[piece].slot];
     slot.stored = begin(step::Direction::kToHost, piece, std::max(ops_.now(), slot.written));
-    if (home_ == spec::Home::kDisk)
+    if (spec::is_staged(home_))
       slot.written = ops_.begin_disk(step::Direction::kToHost,
                                      step::bytes(pieces_[piece].gradients), slot.stored);
   }

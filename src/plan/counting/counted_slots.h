@@ -102,7 +102,7 @@ class CountedSlots final : public step::WindowedBlocks {
   void end_reads();
   // All transfers have been waited for.
   void drain();
-  [[nodiscard]] bool is_on_disk() const { return layers_.home == spec::Home::kDisk; }
+  [[nodiscard]] bool is_on_disk() const { return spec::is_staged(layers_.home); }
   [[nodiscard]] Bytes turn_bytes(step::Table table, std::size_t unit) const;
   [[nodiscard]] spec::Dtype dtype() const { return ops_.dtype(step::any_weight(weights_)); }
   [[nodiscard]] double gradient_bytes(std::size_t block) const;

@@ -29,7 +29,7 @@ CountedTraining::CountedTraining(CountingOps& ops, const ModelRole& role, step::
     const step::UpdateParts largest = largest_parts(role_, dtype_, storage);
     slot_bytes_ = largest.slot_bytes();
     states_ = storage.states();
-    if (states_ == spec::Home::kDisk) window_bytes_ = largest.window_bytes();
+    if (spec::is_staged(states_)) window_bytes_ = largest.window_bytes();
   }
   const std::vector<bool> rests = on_host(role_, storage);
   make_units(phase, rests);
@@ -158,7 +158,7 @@ void CountedTraining::stream_parts(const Visit& visit) {
   const std::vector<step::UpdatePart>& list = parts_->list();
   CountedParts counted(ops_);
   // Rounds are equal once every window has been used.
-  const std::int64_t lasting = states_ == spec::Home::kDisk ? step::kUpdateWindows : 1;
+  const std::int64_t lasting = spec::is_staged(states_) ? step::kUpdateWindows : 1;
   for (std::size_t i = 0; i < list.size();) {
     std::size_t alike = i;
     while (alike < list.size() && list[alike].piece == list[i].piece &&

@@ -6,6 +6,7 @@
 #include "plan/counting/buffer_regions.h"
 #include "plan/counting/counted_backend.h"
 #include "plan/counting/nccl_memory.h"
+#include "plan/results/legal_homes.h"
 #include "spec/model/pipeline.h"
 #include "step/generation/decode_graphs.h"
 #include "step/model/page_table.h"
@@ -280,6 +281,9 @@ TagPlan sized_tag(const spec::Job& job, const spec::Recipe& recipe, const JobMod
     tag.own_blocks = generates_with_own_blocks(models.at(id.model), recipe.find(id.model)->storage);
   if (id.kind == spec::TagKind::kBuffers)
     tag.gathers = recipe.find(id.model)->storage.shards_weights;
+  const spec::ModelSource* const model = recipe.find(id.model);
+  if (model != nullptr && job.memory.allows(spec::Measure::kStreamWeights))
+    tag.kept = kept_reason(id.kind, model->storage, models.at(id.model), recipe);
   if (id.kind != spec::TagKind::kKeyValues && id.kind != spec::TagKind::kGraphs)
     tag.hosted = hosted_of(job, recipe, models.at(id.model), id, dtype);
   const Bytes enough = target.granularity * kGranulesPerRegion;

@@ -67,9 +67,11 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
   for (std::size_t p = 0; p < plan.phases.size(); ++p) {
     if (needed_by(plan, p) > needed_by(plan, worst)) worst = p;
   }
-  std::string parts;
+  std::string parts, kept;
   for (const TagPlan& tag : plan.tags) {
-    if (tag.need[worst] == Need::kNeed) parts += format("{} {}, ", tag.name(), tag.bytes);
+    if (tag.need[worst] != Need::kNeed) continue;
+    parts += format("{} {}, ", tag.name(), tag.bytes);
+    if (!tag.kept.empty()) kept += format(". {} stays on the device: {}", tag.name(), tag.kept);
   }
   const Bytes alone = needed_by(plan, worst);
   const char* stays =
@@ -77,9 +79,9 @@ Status refusal(const MemoryPlan& plan, const Shortage& shortage) {
           ? ", and with it stays what cannot be offloaded without \"offload\" in memory.allow"
           : "";
   return {ErrorCode::kDoesNotFit,
-          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}temporary {}{}",
+          format("The job does not fit under {}: {}. Phase \"{}\" needs {}: {}temporary {}{}{}",
                  shortage.capacity, least, plan.phases[worst].name(), capacity_text(alone), parts,
-                 plan.phases[worst].transient, stays)};
+                 plan.phases[worst].transient, stays, kept)};
 }
 
 }  // namespace neap::plan

@@ -10,12 +10,16 @@
 
 namespace neap::plan {
 
-/// Why the model cannot have these homes; empty: it can.
-[[nodiscard]] std::string_view illegal_reason(const spec::ModelStorage& homes,
-                                              const ModelRole& role);
+/// Whether the model can have these homes.
+[[nodiscard]] bool is_legal(const spec::ModelStorage& homes, const ModelRole& role);
 /// `wanted`, without tables, inputs or gradients that the model cannot have there. nullopt: its
 /// layers cannot be there.
 [[nodiscard]] std::optional<spec::ModelHomes> nearest_legal(const spec::ModelStorage& wanted,
                                                             const ModelRole& role);
+
+/// For a tag with a model's weights: why no plan offloads them, or those that are left there with
+/// these homes. Empty: a plan can.
+[[nodiscard]] std::string_view kept_reason(spec::TagKind tag, const spec::ModelStorage& homes,
+                                           const ModelRole& role, const spec::Recipe& recipe);
 
 }  // namespace neap::plan

@@ -85,7 +85,7 @@ struct HostedPlan {
   /// Inputs of a block for one pass.
   [[nodiscard]] Bytes pass_inputs() const;
   Bytes tied_rows{};  ///< host copies of a tied embedding's rows (step/model/tied_rows.h)
-  [[nodiscard]] bool is_on_disk() const { return home == spec::Home::kDisk; }
+  [[nodiscard]] bool is_on_disk() const { return spec::is_staged(home); }
   /// True if there are no prefetch buffers.
   [[nodiscard]] bool empty() const {
     return blocks.empty() && inputs.empty() && states.empty() && (slice + gradient_slice).is_zero();
@@ -113,6 +113,9 @@ struct TagPlan {
   bool own_blocks = false;
   /// For prefetch buffers: weights are gathered into them from ZeRO shards.
   bool gathers = false;
+  /// For weights: why memory.allow's "offload_weights" leaves them on the device while a phase needs
+  /// them (legal_homes.h). Empty: it need not.
+  std::string_view kept{};
   /// Memory of a library, which the arena does not manage. It is taken for the whole run.
   [[nodiscard]] bool is_outside() const {
     return id.kind == spec::TagKind::kPeers || id.kind == spec::TagKind::kGraphNodes;

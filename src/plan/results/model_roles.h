@@ -35,7 +35,7 @@ struct ModelRole : spec::JobModel {
   /// them in the compute type.
   bool blocks_in_files = false;
   [[nodiscard]] bool reads_files(spec::Home layers) const {
-    return layers == spec::Home::kDisk && blocks_in_files;
+    return spec::is_staged(layers) && blocks_in_files;
   }
   std::int64_t context_rank = 0;  ///< context-parallel rank; the first one has the most rows
 };

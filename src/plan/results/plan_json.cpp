@@ -104,6 +104,7 @@ Json tag_json(const MemoryPlan& plan, std::size_t t) {
   out["regions"] = std::move(regions);
   if (!tag.hosted.empty() || !tag.hosted.stored.empty()) out["offloaded"] = json_of(tag.hosted);
   if (const TagPlan* slots = plan.slots_behind(tag)) out["rollout_weights_of"] = slots->name();
+  if (!tag.kept.empty()) out["not_offloaded"] = tag.kept;
   return out;
 }
 
@@ -159,7 +160,7 @@ Json summary_json(const MemoryPlan& plan) {
           {"offloaded_layer_inputs", offloads(&spec::ModelHomes::inputs)},
           {"offloaded_gradients", offloads(&spec::ModelHomes::gradients)},
           {"weights_on_nvme",
-           names([&](spec::ModelId m) { return plan.modes.of(m).layers == Home::kDisk; })},
+           names([&](spec::ModelId m) { return spec::is_staged(plan.modes.of(m).layers); })},
           {"weights_in_model_files", names([&](spec::ModelId m) { return reads_files(plan, m); })},
           {"micro_batches_per_load", std::move(groups)},
           {"overrides", spec::assignments(plan.changes)}};

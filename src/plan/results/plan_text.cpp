@@ -273,14 +273,15 @@ std::string sentence_of(const MemoryPlan& plan) {
       out += format("; optimizer_offload of {}: {}", to_string(trained.model), to_string(update));
   }
   for (const spec::ModelId model : streamed_models(plan))
-    out += format("; weights of {} offloaded to {}{}", to_string(model),
-                  reads_files(plan, model)                           ? "its files"
-                  : plan.modes.of(model).layers == spec::Home::kDisk ? "disk"
-                                                                     : "the CPU",
-                  together_text(plan, model));
+    out += format(
+        "; weights of {} offloaded to {}{}", to_string(model),
+        reads_files(plan, model) ? "its files" : spec::traits_of(plan.modes.of(model).layers)->name,
+        together_text(plan, model));
   for (const ActivationPlan& trained : plan.activations) {
-    if (plan.modes.of(trained.model).inputs != spec::Home::kDevice)
-      out += format("; layer inputs of {} offloaded to the CPU", to_string(trained.model));
+    if (const spec::Home inputs = plan.modes.of(trained.model).inputs;
+        inputs != spec::Home::kDevice)
+      out += format("; layer inputs of {} offloaded to {}", to_string(trained.model),
+                    spec::traits_of(inputs)->name);
   }
   for (const TagPlan& tag : plan.tags) {
     if (tag.gathers && plan.modes.of(tag.id.model).together > 1)

@@ -10,6 +10,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <string_view>
 
 #include "spec/types/data_parallel.h"
 #include "spec/types/task.h"
@@ -23,6 +24,28 @@ enum class Home : std::uint8_t {
   kDisk,    ///< on disk, and loaded through pinned staging buffers
 };
 
+/// Facts of a home other than the device.
+struct HomeTraits {
+  Home home;
+  UpdateMode update;      ///< of a model whose optimizer states are there
+  bool staged;            ///< data are in files; the host has pinned staging buffers
+  std::string_view name;  ///< in texts
+};
+inline constexpr std::array kOffloadHomes = {
+    HomeTraits{Home::kHost, UpdateMode::kStreamed, false, "the CPU"},
+    HomeTraits{Home::kDisk, UpdateMode::kDisk, true, "disk"},
+};
+/// Null for the device.
+[[nodiscard]] constexpr const HomeTraits* traits_of(Home home) {
+  for (const HomeTraits& each : kOffloadHomes)
+    if (each.home == home) return &each;
+  return nullptr;
+}
+[[nodiscard]] constexpr bool is_staged(Home home) {
+  const HomeTraits* const traits = traits_of(home);
+  return traits != nullptr && traits->staged;
+}
+
 struct ModelHomes {
   /// Weights of the layers, with the gradients of trained ones. With ZeRO-3: this rank's shard of
   /// all weights.
@@ -35,8 +58,9 @@ struct ModelHomes {
   /// layer is loaded.
   std::int64_t together = 1;
   [[nodiscard]] constexpr Home states() const {
-    if (update == UpdateMode::kDisk) return Home::kDisk;
-    return update == UpdateMode::kStreamed ? Home::kHost : Home::kDevice;
+    for (const HomeTraits& each : kOffloadHomes)
+      if (each.update == update) return each.home;
+    return Home::kDevice;
   }
   friend auto operator<=>(const ModelHomes&, const ModelHomes&) = default;
 };

@@ -59,9 +59,8 @@ PartLayout UpdateParts::layout(const UpdatePart& part) const {
   const auto add = [&](PartTensor tensor) {
     tensor.slot_offset = out.bytes;
     out.bytes = round_up(out.bytes + tensor.bytes(), spec::kStateAlignment);
-    tensor.on_disk = tensor.kind == PartTensor::Kind::kStates
-                         ? storage_.states() == spec::Home::kDisk
-                         : rests_on_disk(part.unit);
+    tensor.on_disk = tensor.kind == PartTensor::Kind::kStates ? spec::is_staged(storage_.states())
+                                                              : rests_on_disk(part.unit);
     if (tensor.on_disk) {
       const Bytes in_page = tensor.storage_offset - round_down(tensor.storage_offset, kWindowPage);
       tensor.window_offset = out.window + in_page;

@@ -104,7 +104,7 @@ class UpdateParts {
 
  private:
   [[nodiscard]] bool rests_on_disk(std::size_t unit) const {
-    return storage_.layers == spec::Home::kDisk &&
+    return spec::is_staged(storage_.layers) &&
            (storage_.streams_shard() || placement_.units()[unit].block >= 0);
   }
   spec::StatePlacement placement_;

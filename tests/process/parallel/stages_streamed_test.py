@@ -76,7 +76,8 @@ class StreamedStages(StreamedStagesCase):
         rows = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "data.train_batch_size=64", "data.micro_batch_size_per_gpu=16",
                 "actor_rollout_ref.model.activation_checkpointing=full")
         layout = "parallel.pipeline_model_parallel_layout={}"
-        for name, more in (("inputs", (layout.format([10, 2]),)), ("inputs-chunks", (f"{CHUNKS}=2", layout.format([8, 2, 1, 1])))):
+        for name, more in (("inputs", (layout.format([10, 2]),)), ("inputs-chunks", (f"{CHUNKS}=2", layout.format([8, 2, 1, 1]))),
+                           ("inputs-parts", (ZERO_BUBBLE, layout.format([10, 2])))):
             with self.subTest(name):
                 words = (*rows, *more)
                 self.assert_streamed_is_resident(name, 2, (), *words)
@@ -89,6 +90,22 @@ class StreamedStages(StreamedStagesCase):
                 self.assertEqual(json.loads((self.home / f"out/{name}/plan.json").read_text())["offloaded_layer_inputs"], ["actor"])
                 plan = self.assert_comes_as_planned(f"{name}-alone", False)
                 self.assertEqual((plan["offloaded_weights"], plan["offloaded_layer_inputs"]), ([], ["actor"]))
+
+    def test_inputs_of_backwards_in_two_parts(self):
+        """The second stage's first part reads them. The products of a model without norms before its layers read them again in the second part."""
+        rows = (f"{STAGES}=3", ZERO_BUBBLE, "data.train_batch_size=64", "data.micro_batch_size_per_gpu=16",
+                "actor_rollout_ref.model.activation_checkpointing=full", "memory.optimizer_offload=none", "parallel.pipeline_model_parallel_layout=[2, 8, 2]")
+        for name, model in (("read-back", "deep"), ("read-later", "after")):
+            with self.subTest(name):
+                words = (*rows, f"actor_rollout_ref.model.path={model}")
+                self.run_ranks(3, f"{name}-whole", *words, *RESIDENT)
+                least = self.least(3, "sft", *words)
+                self.assertLess(least, self.least(3, "sft", *words, KEPT))
+                self.run_ranks(3, name, *words, f"device.memory={least}MiB")
+                self.assert_same_files(f"{name}-whole", name)
+                self.assertEqual(self.metrics(f"out/{name}-whole"), self.metrics(f"out/{name}"))
+                self.assert_comes_as_planned(name, False)
+                self.assertEqual(self.assert_comes_as_planned(f"{name}/ranks/1", False)["offloaded_layer_inputs"], ["actor"])
 
     def test_blocks_of_stages_on_disk(self):
         """Frozen ones are read from the model's own files, those that train rest in files of each rank."""

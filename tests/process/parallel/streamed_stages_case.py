@@ -10,6 +10,10 @@ from train_process_test import grpo_of, MODEL, PPO, read_lines, REWARD, SFT, WID
 # Blocks of 1 MiB beside a table as large.
 DEEP = dict(WIDE, num_hidden_layers=12, tie_word_embeddings=False)
 TABLES = dict(DEEP, vocab_size=8192)
+# Layers that end with their norms.
+AFTER = {"model_type": "opt", "vocab_size": 1024, "hidden_size": 128, "ffn_dim": 512, "num_hidden_layers": 12, "num_attention_heads": 4,
+         "max_position_embeddings": 128, "word_embed_proj_dim": 128, "do_layer_norm_before": False, "tie_word_embeddings": False,
+         "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 RESIDENT = ("device.memory=2GiB", "memory.offload=none")
 KEPT = 'memory.allow=["recompute", "offload", "offload_optimizer"]'
 CRITIC_LORA = "critic.model.lora_rank=4"
@@ -20,7 +24,7 @@ class StreamedStagesCase(RankCase):
     @classmethod
     def setUpClass(cls):
         cls.make_home(pathlib.Path(launch.REVIEWS))
-        models = {"deep": DEEP, "tables": TABLES, "tied": dict(TABLES, tie_word_embeddings=True), "joined": dict(DEEP, tie_word_embeddings=True), "few": dict(MODEL, num_hidden_layers=4)}
+        models = {"deep": DEEP, "tables": TABLES, "tied": dict(TABLES, tie_word_embeddings=True), "joined": dict(DEEP, tie_word_embeddings=True), "few": dict(MODEL, num_hidden_layers=4), "after": AFTER}
         for name, config in models.items():
             cls.add_model(name, config)
         (cls.home / "sft.toml").write_text(SFT.replace("total_training_steps = 8", "total_training_steps = 2"))

@@ -1,10 +1,10 @@
-// Which homes the tensors of a model can have, and why not.
+// Which homes the tensors of a model can have, and why weights stay on the device.
 #include "plan/results/legal_homes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common_choices_fixture.h"
@@ -24,8 +24,12 @@ class LegalHomes : public CommonChoicesTest {
   struct Model {
     ModelRole role;
     spec::ModelStorage facts;
-    [[nodiscard]] std::string reason(const ModelHomes& homes) const {
-      return std::string(illegal_reason(facts.with(homes), role));
+    spec::Recipe recipe;
+    [[nodiscard]] bool can_have(const ModelHomes& homes) const {
+      return is_legal(facts.with(homes), role);
+    }
+    [[nodiscard]] std::string kept(spec::TagKind tag, const ModelHomes& homes) const {
+      return std::string(kept_reason(tag, facts.with(homes), role, recipe));
     }
   };
   [[nodiscard]] Model model(ModelId id, const std::vector<std::string>& keys = {}) const {
@@ -33,47 +37,45 @@ class LegalHomes : public CommonChoicesTest {
     const spec::Recipe recipe = spec::describe(job);
     Result<JobModels> models = read_models(job, recipe, spec::Dtype::kBfloat16);
     EXPECT_TRUE(models.ok()) << models.status().message();
-    return {models->at(id), recipe.find(id)->storage};
+    return {models->at(id), recipe.find(id)->storage, recipe};
   }
 };
+
+// Two layers of the first stage are too few.
+const std::vector<std::string> kHalves{
+    "actor_rollout_ref.actor.pipeline_model_parallel_layout=[4,4]"};
 
 ModelHomes with(ModelHomes homes, Home ModelHomes::*which, Home where) {
   homes.*which = where;
   return homes;
 }
 
-void expect_word(const std::string& reason, std::string_view word) {
-  EXPECT_NE(reason.find(word), std::string::npos) << reason;
-}
-
 TEST_F(LegalHomes, LayersMoveAfterTheStatesOfTheirUpdate) {
   const Model critic = model(ModelId::kCritic);
-  EXPECT_EQ(critic.reason({}), "");
-  EXPECT_EQ(critic.reason(kStreamed), "");
-  EXPECT_EQ(critic.reason({.layers = kDisk, .update = UpdateMode::kDisk}), "");
-  expect_word(critic.reason({.layers = kHost, .update = UpdateMode::kSplit}), "part by part");
-  expect_word(critic.reason({.layers = kDisk, .update = UpdateMode::kStreamed}), "disk first");
+  EXPECT_TRUE(critic.can_have({}));
+  EXPECT_TRUE(critic.can_have(kStreamed));
+  EXPECT_TRUE(critic.can_have({.layers = kDisk, .update = UpdateMode::kDisk}));
+  EXPECT_FALSE(critic.can_have({.layers = kHost, .update = UpdateMode::kSplit}));
+  EXPECT_FALSE(critic.can_have({.layers = kDisk, .update = UpdateMode::kStreamed}));
   // Frozen layers, and those under an adapter, have no states.
   for (const Home home : {kHost, kDisk}) {
-    EXPECT_EQ(model(ModelId::kReward).reason({.layers = home}), "");
-    EXPECT_EQ(model(ModelId::kCritic, {"critic.model.lora_rank=4"}).reason({.layers = home}), "");
+    EXPECT_TRUE(model(ModelId::kReward).can_have({.layers = home}));
+    EXPECT_TRUE(model(ModelId::kCritic, {"critic.model.lora_rank=4"}).can_have({.layers = home}));
   }
 }
 
 TEST_F(LegalHomes, TablesMoveWithLayersThatAreOffloadedWhole) {
+  const ModelHomes tables = with(kStreamed, &ModelHomes::tables, kHost);
   const Model critic = model(ModelId::kCritic);
-  EXPECT_EQ(critic.reason(with(kStreamed, &ModelHomes::tables, kHost)), "");
-  expect_word(critic.reason({.tables = kHost}), "only with the layers");
-  expect_word(critic.reason(with(kStreamed, &ModelHomes::tables, kDisk)), "model's files");
-  expect_word(model(ModelId::kActor).reason(with(kStreamed, &ModelHomes::tables, kHost)),
-              "Decoding");
-  expect_word(model(ModelId::kCritic, {"critic.zero_stage=3"})
-                  .reason(with(kStreamed, &ModelHomes::tables, kHost)),
-              "Shards");
-  Model tied = model(ModelId::kActor);
+  EXPECT_TRUE(critic.can_have(tables));
+  EXPECT_FALSE(critic.can_have({.tables = kHost}));
+  EXPECT_FALSE(critic.can_have(with(kStreamed, &ModelHomes::tables, kDisk)));
+  EXPECT_FALSE(model(ModelId::kActor, kHalves).can_have(tables));
+  EXPECT_FALSE(model(ModelId::kCritic, {"critic.zero_stage=3"}).can_have(tables));
+  Model tied = model(ModelId::kActor, kHalves);
   tied.role.generates = false;
   tied.role.shape.tie_word_embeddings = tied.role.whole.tie_word_embeddings = true;
-  expect_word(tied.reason(with(kStreamed, &ModelHomes::tables, kHost)), "two stages");
+  EXPECT_FALSE(tied.can_have(tables));
 }
 
 TEST_F(LegalHomes, InputsOfTrainedLayersMoveWhereverTheLayersAre) {
@@ -83,27 +85,20 @@ TEST_F(LegalHomes, InputsOfTrainedLayersMoveWhereverTheLayersAre) {
   for (const ModelHomes& layers :
        {ModelHomes(), kStreamed, ModelHomes{.layers = kDisk, .update = UpdateMode::kDisk}})
     for (const char* zero : {"critic.zero_stage=0", "critic.zero_stage=3"})
-      EXPECT_EQ(model(ModelId::kCritic, {zero}).reason(inputs(layers)), "");
-  expect_word(model(ModelId::kCritic).reason(with(kStreamed, &ModelHomes::inputs, kDisk)),
-              "host memory only");
-  expect_word(model(ModelId::kReward).reason(inputs({.layers = kHost})), "frozen");
-  Model staged = model(ModelId::kActor);
-  EXPECT_EQ(staged.reason(inputs(kStreamed)), "");
-  staged.role.shape.pipeline.stages = 1;
-  staged.role.shape.pipeline.zero_bubble = true;
-  EXPECT_EQ(staged.reason(inputs(kStreamed)), "") << "a job's key, of a model without stages";
-  staged.role.shape.pipeline.stages = 2;
-  expect_word(staged.reason(inputs(kStreamed)), "parts of a backward");
+      EXPECT_TRUE(model(ModelId::kCritic, {zero}).can_have(inputs(layers)));
+  EXPECT_FALSE(model(ModelId::kCritic).can_have(with(kStreamed, &ModelHomes::inputs, kDisk)));
+  EXPECT_FALSE(model(ModelId::kReward).can_have(inputs({.layers = kHost})));
+  EXPECT_TRUE(
+      model(ModelId::kActor, {kHalves[0], "parallel.pipeline_parallel_schedule=zero_bubble"})
+          .can_have(inputs(kStreamed)));
 }
 
 TEST_F(LegalHomes, ShardsOfGradientsAreWhereTheShardsOfWeightsAre) {
   const Model sharded = model(ModelId::kCritic, {"critic.zero_stage=3"});
-  EXPECT_EQ(sharded.reason(with(kStreamed, &ModelHomes::gradients, kHost)), "");
-  expect_word(sharded.reason(with(kStreamed, &ModelHomes::gradients, kDisk)),
-              "shard of the weights");
-  expect_word(sharded.reason({.gradients = kHost}), "shard of the weights");
-  expect_word(model(ModelId::kCritic).reason(with(kStreamed, &ModelHomes::gradients, kHost)),
-              "where their layers are");
+  EXPECT_TRUE(sharded.can_have(with(kStreamed, &ModelHomes::gradients, kHost)));
+  EXPECT_FALSE(sharded.can_have(with(kStreamed, &ModelHomes::gradients, kDisk)));
+  EXPECT_FALSE(sharded.can_have({.gradients = kHost}));
+  EXPECT_FALSE(model(ModelId::kCritic).can_have(with(kStreamed, &ModelHomes::gradients, kHost)));
 }
 
 TEST_F(LegalHomes, TheNearestLeavesOutWhatAModelCannotHave) {
@@ -113,11 +108,48 @@ TEST_F(LegalHomes, TheNearestLeavesOutWhatAModelCannotHave) {
   ModelHomes critic = kStreamed;
   critic.tables = critic.inputs = kHost;
   EXPECT_EQ(nearest(model(ModelId::kCritic)), critic);
-  EXPECT_EQ(nearest(model(ModelId::kActor)), with(kStreamed, &ModelHomes::inputs, kHost));
+  EXPECT_EQ(nearest(model(ModelId::kActor, kHalves)), with(kStreamed, &ModelHomes::inputs, kHost));
   EXPECT_EQ(nearest(model(ModelId::kCritic, {"critic.zero_stage=3"})),
             with(with(kStreamed, &ModelHomes::gradients, kHost), &ModelHomes::inputs, kHost));
   const Model of = model(ModelId::kCritic);
   EXPECT_EQ(nearest_legal(of.facts.with({.layers = kHost}), of.role), std::nullopt);
+}
+
+// Two buffers of two layers would hold all of them.
+TEST_F(LegalHomes, FewLayersStay) {
+  Model few = model(ModelId::kReward);
+  few.role.shape.num_hidden_layers = few.role.whole.num_hidden_layers = 2;
+  EXPECT_FALSE(few.can_have({.layers = kHost}));
+  EXPECT_FALSE(model(ModelId::kActor).can_have(kStreamed));
+  few.facts.shards_weights = true;  // a shard is loaded range by range
+  EXPECT_TRUE(few.can_have({.layers = kHost}));
+}
+
+TEST_F(LegalHomes, WeightsThatStayHaveAReason) {
+  using spec::TagKind;
+  using testing::HasSubstr;
+  const Model actor = model(ModelId::kActor, kHalves), reward = model(ModelId::kReward);
+  EXPECT_THAT(actor.kept(TagKind::kWeights, kStreamed), HasSubstr("decoding reads the embedding"));
+  EXPECT_THAT(actor.kept(TagKind::kBlocks, kStreamed), HasSubstr("decoding reads all weights"));
+  EXPECT_EQ(actor.kept(TagKind::kWeights, {}), "");
+  EXPECT_EQ(actor.kept(TagKind::kGradients, kStreamed), "");
+  EXPECT_EQ(reward.kept(TagKind::kWeights, {.layers = kHost}), "");
+  Model few = reward;
+  few.role.shape.num_hidden_layers = few.role.whole.num_hidden_layers = 2;
+  EXPECT_THAT(few.kept(TagKind::kWeights, {}), HasSubstr("at most two of its layers"));
+}
+
+// What decodes is named by the refusal of a capacity that is too small, and by plans.
+TEST_F(LegalHomes, RefusalsSayWhyWeightsStay) {
+  const std::string stays = "stays on the device: decoding reads";
+  const spec::Job job = this->job({});
+  const Result<MemoryPlan> none = make_plan(job, target(1_MiB));
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.status().message(), testing::HasSubstr(stays));
+  const Result<MemoryPlan> other =
+      make_plan(this->job({"memory.allow=[\"recompute\", \"offload\"]"}), target(1_MiB));
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.status().message(), testing::Not(testing::HasSubstr(stays)));
 }
 
 // A tensor that a model does not have, or has in another way, has no home of its own.
