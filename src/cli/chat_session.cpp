@@ -66,7 +66,7 @@ void ChatSession::reply() {
   options.on_progress = [](std::size_t) { return !InterruptScope::requested(); };
   show("assistant> ");
   const InterruptScope interrupt("", InterruptSignals::kInterrupt);
-  const bool ended = model_.generate({prompt}, 1, options_.prefill_tokens, options).front().ended;
+  const bool ended = model_.generate({prompt}, {1, options_.prefill_tokens}, options).front().ended;
   add(decoder.finish());
   show("\n");
   messages_.push_back({{"role", "assistant"}, {"content", std::move(text)}});

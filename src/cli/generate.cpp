@@ -37,7 +37,7 @@ struct GenerateSettings {
   PromptOptions prompts;
   SamplingFlags sampling;
   bool json = false;
-  std::int64_t batch = 16, n = 1, max_num_batched_tokens = 8192;
+  std::int64_t batch = 16, n = 1, max_num_batched_tokens = 8192, max_total_tokens = 0;
   std::uint64_t seed = 1, skip = 0;
   spec::DeviceConfig device;
 };
@@ -90,6 +90,11 @@ class GenerateCommand final : public Command {
     app.add_option("--max-num-batched-tokens", settings_.max_num_batched_tokens,
                    "prompt tokens that one pass prefills")
         ->check(CLI::Range(1, 1 << 30))
+        ->capture_default_str();
+    app.add_option("--max-total-tokens", settings_.max_total_tokens,
+                   "tokens of the KV cache, in pages of 64; 0: room for --batch-size of the "
+                   "longest texts")
+        ->check(CLI::Range(0, 1 << 30))
         ->capture_default_str();
     app.add_option("--device", settings_.device.kind, "where to compute")
         ->check(CLI::IsMember({"auto", "cuda", "cpu"}))
@@ -303,7 +308,9 @@ void Generate::respond(const Part& part, const std::vector<std::uint64_t>& texts
     output_.add(request_of(text), {text / n, text % n}, r);
     progress.add(1);
   };
-  (void)model_.generate(prompts, settings_.batch, settings_.max_num_batched_tokens, options);
+  (void)model_.generate(
+      prompts, {settings_.batch, settings_.max_num_batched_tokens, settings_.max_total_tokens},
+      options);
 }
 
 void Generate::run() {

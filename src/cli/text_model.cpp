@@ -58,23 +58,40 @@ void TextModel::load(const spec::DeviceConfig& config) {
                        std::nullopt, context_->kernels());
 }
 
-ops::KvCache& TextModel::cache(std::int64_t batch, std::int64_t tokens) {
-  const std::int64_t elements = ops::KvCache::elements(shape_, batch, tokens);
+void TextModel::check_pages(const step::CacheShape& shape) const {
+  if (!shape.paged()) return;
+  if (shape.pages < shape.row_pages())
+    throw Error(ErrorCode::kInvalidArgument,
+                format("--max-total-tokens has {} pages of {} tokens, too few for a text of {} "
+                       "tokens with its prompt",
+                       shape.pages, step::kPageTokens, shape.row_tokens));
+  const std::string_view reason = step::no_pages_reason(
+      shape_, target_->cuda, bridge::to_step(context_->dtype()), context_->kernels().own);
+  if (!reason.empty())
+    throw Error(ErrorCode::kUnsupported, format("--max-total-tokens: {}", reason));
+}
+
+ops::AnyKvCache& TextModel::cache(const step::CacheShape& shape) {
+  const std::int64_t rows = shape.paged() ? shape.pages + 1 : shape.rows;
+  const std::int64_t tokens = shape.paged() ? step::kPageTokens : shape.row_tokens;
+  const std::int64_t elements = ops::KvCache::elements(shape_, rows, tokens);
   cache_ = {};
   if (!cells_.defined() || cells_.numel() < elements) {
     cells_ = at::Tensor();
     const Bytes bytes(static_cast<std::uint64_t>(elements) * options_.dtype().itemsize());
-    const std::string what =
-        format("Keys and values of {} texts with {} tokens (--batch-size, --max-new-tokens)", batch,
-               tokens);
+    const std::string what = format(
+        "Keys and values of {} texts with {} tokens (--batch-size, --max-new-tokens, "
+        "--max-total-tokens)",
+        shape.rows, shape.row_tokens);
     cells_ = on_device(what, bytes, [&] { return at::zeros({elements}, options_); });
   }
-  cache_ = ops::KvCache::over(cells_, shape_, batch, tokens);
+  at::Tensor table;
+  if (shape.paged()) table = at::zeros({shape.rows * shape.row_pages()}, options_.dtype(at::kLong));
+  cache_ = ops::cache_over(cells_, table, shape_, shape);
   return cache_;
 }
 
-at::Tensor TextModel::graphs(std::int64_t batch, std::int64_t tokens,
-                             const step::SamplingOptions& sampling) {
+at::Tensor TextModel::graphs(const step::CacheShape& shape, const step::SamplingOptions& sampling) {
   if (!target_->cuda) return {};
   plan::ModelRole role;
   role.shape = shape_;
@@ -83,8 +100,8 @@ at::Tensor TextModel::graphs(std::int64_t batch, std::int64_t tokens,
   profile.cuda = true;
   profile.own = context_->kernels().own;
   profile.device.multiprocessors = target_->multiprocessors;
-  const Bytes bytes = plan::graph_scratch(role, bridge::to_step(context_->dtype()), batch, tokens,
-                                          sampling, profile);
+  const Bytes bytes =
+      plan::graph_scratch(role, bridge::to_step(context_->dtype()), shape, sampling, profile);
   if (bytes.is_zero()) return {};
   const auto size = static_cast<std::int64_t>(bytes.count());
   if (!scratch_.defined() || scratch_.numel() < size) {
@@ -96,7 +113,7 @@ at::Tensor TextModel::graphs(std::int64_t batch, std::int64_t tokens,
 }
 
 std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Prompt>& prompts,
-                                                   std::int64_t batch, std::int64_t prefill_tokens,
+                                                   const Sizes& sizes,
                                                    rollout::GenerateOptions options) {
   const bridge::DeviceContext::Entered entered(*context_);
   options.eos_token_ids = text_.ends;
@@ -104,11 +121,13 @@ std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Pr
   options.prompt_width = 0;
   for (const rollout::Prompt& prompt : prompts)
     options.prompt_width = std::max(options.prompt_width, std::ssize(prompt.tokens));
-  const std::int64_t rows = std::min(batch, std::ssize(prompts));
+  const std::int64_t rows = std::min(sizes.batch, std::ssize(prompts));
   const std::int64_t tokens = options.prompt_width + options.max_new_tokens;
-  options.prefill = spec::prefill_shape(rows, options.prompt_width, prefill_tokens);
-  options.graphs = graphs(rows, tokens, options.sampling);
-  return rollout::generate(*transformer_, cache(rows, tokens), prompts, options);
+  const step::CacheShape shape = step::cache_shape(rows, tokens, sizes.total_tokens);
+  check_pages(shape);
+  options.prefill = spec::prefill_shape(rows, options.prompt_width, sizes.prefill_tokens);
+  options.graphs = graphs(shape, options.sampling);
+  return rollout::generate(*transformer_, cache(shape), prompts, options);
 }
 
 }  // namespace neap::cli

@@ -34,17 +34,22 @@ class TextModel {
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const spec::GenerationConfig& config() const { return config_; }
 
-  /// Generates one response per prompt, `batch` prompts at a time, with `prefill_tokens` per
-  /// prefill pass. Sets the options that follow from the model and the prompts.
+  struct Sizes {
+    std::int64_t batch = 1;           ///< prompts at a time
+    std::int64_t prefill_tokens = 0;  ///< per prefill pass
+    std::int64_t total_tokens = 0;    ///< of the KV cache, in pages; 0: each prompt has a slot
+  };
+  /// Generates one response per prompt. Sets the options that follow from the model and the
+  /// prompts.
   [[nodiscard]] std::vector<rollout::Response> generate(const std::vector<rollout::Prompt>& prompts,
-                                                        std::int64_t batch,
-                                                        std::int64_t prefill_tokens,
+                                                        const Sizes& sizes,
                                                         rollout::GenerateOptions options);
 
  private:
-  [[nodiscard]] ops::KvCache& cache(std::int64_t batch, std::int64_t tokens);
+  void check_pages(const step::CacheShape& shape) const;
+  [[nodiscard]] ops::AnyKvCache& cache(const step::CacheShape& shape);
   /// Memory to decode in CUDA graphs with such a cache; undefined: no graphs.
-  [[nodiscard]] at::Tensor graphs(std::int64_t batch, std::int64_t tokens,
+  [[nodiscard]] at::Tensor graphs(const step::CacheShape& shape,
                                   const step::SamplingOptions& sampling);
 
   spec::ModelFiles files_;
@@ -57,7 +62,7 @@ class TextModel {
   at::TensorOptions options_;
   std::optional<ops::Transformer> transformer_;
   at::Tensor cells_;  // the largest cache so far
-  ops::KvCache cache_;
+  ops::AnyKvCache cache_;
   at::Tensor scratch_;  // of graphs
 };
 

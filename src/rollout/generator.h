@@ -60,5 +60,9 @@ struct GenerateOptions {
 [[nodiscard]] std::vector<Response> generate(ops::Transformer& model, ops::KvCache& cache,
                                              const std::vector<Prompt>& prompts,
                                              const GenerateOptions& options);
+/// The same with any layout of the cache.
+[[nodiscard]] std::vector<Response> generate(ops::Transformer& model, ops::AnyKvCache& cache,
+                                             const std::vector<Prompt>& prompts,
+                                             const GenerateOptions& options);
 
 }  // namespace neap::rollout

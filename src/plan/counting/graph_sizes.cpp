@@ -1,5 +1,6 @@
 #include "plan/counting/graph_sizes.h"
 
+#include <variant>
 #include <vector>
 
 #include "plan/counting/counted_model.h"
@@ -9,20 +10,19 @@
 
 namespace neap::plan {
 
-Bytes graph_scratch(const ModelRole& role, step::Dtype dtype, std::int64_t rows,
-                    std::int64_t tokens, const step::SamplingOptions& sampling,
-                    step::KernelProfile profile) {
+Bytes graph_scratch(const ModelRole& role, step::Dtype dtype, const step::CacheShape& shape,
+                    const step::SamplingOptions& sampling, step::KernelProfile profile) {
   profile.graphs = profile.cuda;
   step::ScratchSink memory;
   step::CountingOps ops(memory, profile, 1);
   const step::Weights<step::CountedTensor> weights = counted_weights(role, dtype);
-  step::SlotCache<step::CountedTensor> cache = counted_cache(role, dtype, rows, tokens);
+  step::AnyCache<step::CountedTensor> any = counted_cache(role, dtype, shape);
   std::vector<step::GenerationAction> actions;
-  step::for_each_graph(rows, tokens, [&](const step::GraphKey& key) {
+  step::for_each_graph(shape.rows, shape.row_tokens, [&](const step::GraphKey& key) {
     actions.emplace_back(step::DecodeStep{key.rows, key.key_limit});
   });
   CountedSource source(actions, sampling);
-  step::run_generation(ops, weights, cache, source);
+  std::visit([&](auto& cache) { step::run_generation(ops, weights, cache, source); }, any);
   return Bytes(ops.graphs_made().scratch());
 }
 

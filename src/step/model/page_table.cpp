@@ -5,11 +5,13 @@
 
 namespace neap::step {
 
-CacheShape cache_shape(const spec::Job& job) {
-  CacheShape slots{job.rollout_batch(), job.max_sequence_length()};
-  CacheShape paged = slots;
-  paged.pages = job.rollout.max_total_tokens / kPageTokens;
+CacheShape cache_shape(std::int64_t rows, std::int64_t row_tokens, std::int64_t total_tokens) {
+  const CacheShape slots{rows, row_tokens};
+  const CacheShape paged{rows, row_tokens, total_tokens / kPageTokens};
   return paged.paged() && paged.tokens() < slots.tokens() ? paged : slots;
+}
+CacheShape cache_shape(const spec::Job& job) {
+  return cache_shape(job.rollout_batch(), job.max_sequence_length(), job.rollout.max_total_tokens);
 }
 
 PageTable::PageTable(const CacheShape& shape)

@@ -40,7 +40,10 @@ struct CacheShape {
     return paged() ? (pages + 1) * kPageTokens : rows * row_tokens;
   }
 };
-/// The cache of a job's rollouts. Pages are used if they take less memory.
+/// A cache for rows of so many tokens, or with pages of `total_tokens` if they take less memory.
+[[nodiscard]] CacheShape cache_shape(std::int64_t rows, std::int64_t row_tokens,
+                                     std::int64_t total_tokens);
+/// The cache of a job's rollouts.
 [[nodiscard]] CacheShape cache_shape(const spec::Job& job);
 
 /// A sequence that starts in a row.

@@ -325,8 +325,8 @@ TEST_F(GenerationPool, GraphsTakeDecodingOutOfThePhase) {
   EXPECT_LT(peak_of(decoding).phase, Bytes(decoded.count() / 10));
   EXPECT_LT(in_graphs.seconds, 0.6 * eager.seconds);
   const auto scratch = [&](Dtype dtype, const step::SamplingOptions& sampling) {
-    return graph_scratch(*models_.actor, dtype, job_.rollout_batch(), job_.max_sequence_length(),
-                         sampling, kernel_profile(job_, target_));
+    return graph_scratch(*models_.actor, dtype, step::cache_shape(job_), sampling,
+                         kernel_profile(job_, target_));
   };
   step::SamplingOptions sampling = step::sampling_options(job_.rollout);
   EXPECT_EQ(scratch(Dtype::kBfloat16, sampling), in_graphs.graph_scratch);
