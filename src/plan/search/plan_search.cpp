@@ -118,15 +118,16 @@ PlanSearch::Found PlanSearch::fastest_of_graphs(std::size_t states, Limits limit
   if (best) limits.seconds = best->seconds();
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps({states, false}, limits));
   if (!eager || limits.any) return eager ? eager : best;
-  eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
-  if (reason.empty()) NEAP_TRY(shorten_prefill(*eager));
+  if (!eager->modes.graphs)
+    eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
   return eager;
 }
 
 // Shorter prefill passes leave more memory for graphs. Their products may have another order of
 // sums.
 Status PlanSearch::shorten_prefill(MemoryPlan& best) {
-  if (!variants_.may_reorder_sums()) return {};
+  NEAP_TRY_ASSIGN(const std::string_view reason, variants_.no_graphs_reason());
+  if (!reason.empty() || !variants_.may_reorder_sums()) return {};
   spec::StepModes modes = best.modes;
   modes.graphs = true;
   JobVariants::Levels levels = best.variant.levels;
@@ -146,6 +147,8 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
       // A slower plan may have room for larger chunks.
       NEAP_TRY_ASSIGN(const double saved, saved_by_logits(*found));
       NEAP_TRY(enlarge_logits(*found));
+      // With more on the device there may be no room for graphs.
+      if (!linked.graphs) NEAP_TRY(shorten_prefill(*found));
       if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
       limits.seconds = std::min(limits.seconds, best->seconds() + saved);
     }

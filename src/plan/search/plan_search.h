@@ -5,8 +5,8 @@
 //         limit.
 //         1. Types of optimizer states, bfloat16 first. bfloat16 changes results, so it must
 //            save 5 % of the time.
-//         2. Decoding in CUDA graphs, if the job can, then without. If that is faster, graphs with
-//            shorter prefill passes are tried in its best plan.
+//         2. Decoding in CUDA graphs, if the job can, then without. There, graphs with shorter
+//            prefill passes are tried in the best plan of each step.
 //         3. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
 //            inputs of blocks. With less of a model on the device there is room for larger groups
 //            and for more that blocks keep, so all steps are tried unless nothing can be faster.
