@@ -123,6 +123,9 @@ std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Pr
     options.prompt_width = std::max(options.prompt_width, std::ssize(prompt.tokens));
   const std::int64_t rows = std::min(sizes.batch, std::ssize(prompts));
   const std::int64_t tokens = options.prompt_width + options.max_new_tokens;
+  if (sizes.total_tokens > 0 && sizes.total_tokens < step::kPageTokens)
+    throw Error(ErrorCode::kInvalidArgument,
+                format("--max-total-tokens is less than a page of {} tokens", step::kPageTokens));
   const step::CacheShape shape = step::cache_shape(rows, tokens, sizes.total_tokens);
   check_pages(shape);
   options.prefill = spec::prefill_shape(rows, options.prompt_width, sizes.prefill_tokens);

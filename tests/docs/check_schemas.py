@@ -120,13 +120,16 @@ class Checker:
 
 def unknown_fields(root, schemas):
     """Fields in a row of docs/json.md that the row's schema lacks."""
+    rows = set()
     for line in (root / "docs" / "json.md").read_text().splitlines():
         cells = line.split("|")
-        if file := re.search(r"schemas/(\w+)\.json", line):
+        if line.startswith("|") and (file := re.search(r"schemas/(\w+)\.json", line)):
+            rows.add(file[1])
             known = {field for own in schemas[file[1]]["$defs"].values() for field in own.get("properties", {})}
             wrong = [name for name in re.findall(r"`(\w+)`", cells[3]) if name not in known]
             wrong += [name for name in re.findall(r"`(\w+)`", cells[2]) if name not in schemas[file[1]]["$defs"]]
             yield from (f"docs/json.md: docs/schemas/{file[1]}.json has no {name}" for name in wrong)
+    yield from (f"docs/json.md has no row for docs/schemas/{name}.json" for name in schemas if name not in rows)
 
 
 def run(command, folder):

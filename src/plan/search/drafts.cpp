@@ -333,7 +333,8 @@ Result<PhasePlan> Drafts::predict(const spec::StepModes& modes, const spec::Phas
       phase.logits_chunk,
       phase.graphs,
       generates ? job_.rollout.max_num_batched_tokens : 0,
-      generates ? step::cache_shape(job_).pages : 0};
+      generates ? step::cache_shape(job_).pages : 0,
+      generates ? job_.rollout_batch() : 0};
   const auto known = predictions_.phases.find(key);
   if (known != predictions_.phases.end()) return known->second;
   if (accuracy == Accuracy::kQuick && phase.part == spec::TrainPart::kAll)

@@ -41,7 +41,7 @@ struct Predictions {
     std::int64_t logits_chunk = 0;
     bool graphs = false;
     std::int64_t prefill_tokens = 0;
-    std::int64_t cache_pages = 0;
+    std::int64_t cache_pages = 0, rollout_batch = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   std::map<Key, PhasePlan> phases;

@@ -53,10 +53,14 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
     kinds = {training_micro_batches(), inference_micro_batches(), rollout_batches()};
   } else {
     if (job.memory.allows(spec::Measure::kMicroBatch)) kinds.push_back(training_micro_batches());
-    if (job.memory.allows(spec::Measure::kRolloutBatch)) kinds.push_back(rollout_batches());
+    if (job.memory.allows(spec::Measure::kRolloutBatch) && !job.trainer.deterministic) {
+      out.rollouts_ = kinds.size();
+      kinds.push_back(rollout_batches());
+    }
   }
   NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
-  const bool opens_pages = scope == Scope::kWide || job.rollout.automatic_total_tokens;
+  const bool is_open = job.rollout.automatic_total_tokens && job.rollout.max_total_tokens == 0;
+  const bool opens_pages = scope == Scope::kWide || is_open;
   if (opens_pages && out.may_have_pages()) kinds.push_back(cache_pages());
   kinds.push_back(prefill_passes());
   out.add_levels(std::move(kinds));
@@ -84,7 +88,7 @@ void JobVariants::open_settings() {
 }
 
 bool JobVariants::may_have_pages() const {
-  return !job_.trainer.deterministic && no_pages_reason(job_, *target_, models_).empty();
+  return no_pages_reason(job_, *target_, models_).empty();
 }
 
 void JobVariants::add_levels(std::vector<Tunable> kinds) {
@@ -121,15 +125,21 @@ bool JobVariants::may_reorder_sums() const {
          spec::rank_kinds(job_.model_meshes()).size() == 1;
 }
 
-std::vector<JobVariants::Levels> JobVariants::together() const {
+bool JobVariants::changes_more(const MemoryPlan& plan, const MemoryPlan& other) const {
+  return plan.variant.states > other.variant.states ||
+         (rollouts_ && plan.variant.levels[*rollouts_] > other.variant.levels[*rollouts_]);
+}
+
+std::vector<JobVariants::Levels> JobVariants::together(Decoded decoded) const {
   if (fixed_.variant) return {fixed_.variant->levels};
+  Levels most(deepest_.begin(), deepest_.begin() + static_cast<std::ptrdiff_t>(searched()));
+  if (rollouts_ && decoded == Decoded::kAll) most[*rollouts_] = 0;
+  const int deepest = most.empty() ? 0 : *std::max_element(most.begin(), most.end());
   std::vector<Levels> all;
-  int deepest = 0;
-  for (std::size_t kind = 0; kind < searched(); ++kind) deepest = std::max(deepest, deepest_[kind]);
-  for (int level = 0; level <= deepest; ++level) {
+  for (int level = decoded == Decoded::kFewer ? 1 : 0; level <= deepest; ++level) {
     Levels& levels = all.emplace_back(deepest_.size());
-    for (std::size_t kind = 0; kind < searched(); ++kind)
-      levels[kind] = std::min(level, deepest_[kind]);
+    for (std::size_t kind = 0; kind < most.size(); ++kind)
+      levels[kind] = std::min(level, most[kind]);
   }
   return all;
 }
@@ -159,7 +169,7 @@ Result<Variant*> JobVariants::at(std::size_t states, const Levels& levels) {
 }
 
 Result<std::string_view> JobVariants::no_graphs_reason() {
-  NEAP_TRY_ASSIGN(const Variant* const variant, at(0, together().front()));
+  NEAP_TRY_ASSIGN(const Variant* const variant, at(0, together(Decoded::kAll).front()));
   return variant == nullptr ? std::string_view("no setting is valid")
                             : variant->drafts->no_graphs_reason();
 }

@@ -73,8 +73,19 @@ class JobVariants {
   [[nodiscard]] const Levels& deepest() const { return deepest_; }
   /// Kinds before the prefill passes, which are only shortened to make room for graphs.
   [[nodiscard]] std::size_t searched() const { return deepest_.size() - 1; }
-  /// All searched kinds reduced by the same number of levels, as far as each goes; the largest sizes first.
-  [[nodiscard]] std::vector<Levels> together() const;
+  /// How many of rollout.batch_size sequences are decoded together. kWide does not distinguish them.
+  enum class Decoded { kAll, kFewer, kAny };
+  /// Whether plans may decode fewer sequences together than the job says.
+  [[nodiscard]] bool may_decode_fewer() const {
+    return rollouts_ && deepest_[*rollouts_] > 0 && !fixed_.variant;
+  }
+  /// Whether reducing this kind decodes fewer sequences together than the job says.
+  [[nodiscard]] bool decodes_fewer(std::size_t kind) const { return rollouts_ == kind; }
+  /// Whether the results of `plan` differ more from the job's than those of `other`.
+  [[nodiscard]] bool changes_more(const MemoryPlan& plan, const MemoryPlan& other) const;
+  /// All searched kinds reduced by the same number of levels, as far as each goes; the largest sizes
+  /// first.
+  [[nodiscard]] std::vector<Levels> together(Decoded decoded) const;
 
   /// Null if the keys contradict each other, or if another variant is fixed. The address is stable.
   [[nodiscard]] Result<Variant*> at(std::size_t states, const Levels& levels);
@@ -90,7 +101,7 @@ class JobVariants {
         trained_(spec::describe(job).trained()),
         fixed_(std::move(fixed)) {}
   void open_settings();
-  // Whether a plan may give the KV cache pages, which change the order of sums.
+  // Whether a plan may give the KV cache pages.
   [[nodiscard]] bool may_have_pages() const;
   void add_levels(std::vector<Tunable> kinds);
   void add_states();
@@ -107,6 +118,7 @@ class JobVariants {
   Opened opened_;
   JobModels models_;
   std::vector<Tunable> kinds_;
+  std::optional<std::size_t> rollouts_;  // the kind that memory.allow's rollout_batch adds
   Levels deepest_;
   std::vector<std::vector<spec::JobChange>> states_;  // changes for each type of states
   std::unique_ptr<Predictions> predictions_ = std::make_unique<Predictions>();

@@ -51,6 +51,9 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
                     fastest_within({share_of(best->peak, kSmallerShare), best->seconds()}));
     if (!found) break;
+    if (variants_.changes_more(*found, *best) &&
+        !is_faster(found->seconds(), best->seconds() * kInexactGain))
+      break;
     best = std::move(found);
     best->capacity = capacity;
   }
@@ -98,7 +101,7 @@ Result<double> PlanSearch::saved_by_logits(const MemoryPlan& plan) {
 PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   std::optional<MemoryPlan> best;
   for (std::size_t states = variants_.states(); states-- > 0;) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_graphs(states, limits));
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_rollouts(states, limits));
     if (!found) continue;
     if (limits.any) return found;
     limits.seconds = std::min(limits.seconds, found->seconds() / kInexactGain);
@@ -108,15 +111,39 @@ PlanSearch::Found PlanSearch::fastest_within(Limits limits) {
   return best;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_graphs(std::size_t states, Limits limits) {
+// Decoding fewer sequences together changes results, so it must save time as bfloat16 states do. It
+// saves none of the operations.
+PlanSearch::Found PlanSearch::fastest_of_rollouts(std::size_t states, Limits limits) {
+  const Linked whole{.states = states};
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_of_graphs(whole, limits));
+  if (!variants_.may_decode_fewer() || (best && limits.any)) return best;
+  if (best) {
+    limits.seconds = std::min(limits.seconds, best->seconds() * kInexactGain);
+    NEAP_TRY_ASSIGN(double least, least_seconds(whole));
+    NEAP_TRY_ASSIGN(const std::string_view no_graphs, variants_.no_graphs_reason());
+    if (no_graphs.empty()) {
+      NEAP_TRY_ASSIGN(const double in_graphs, least_seconds({.states = states, .graphs = true}));
+      least = std::min(least, in_graphs);
+    }
+    if (!is_faster(least, limits.seconds)) return best;
+  }
+  NEAP_TRY_ASSIGN(
+      std::optional<MemoryPlan> fewer,
+      fastest_of_graphs({.states = states, .decoded = JobVariants::Decoded::kFewer}, limits));
+  return fewer ? std::move(fewer) : std::move(best);
+}
+
+PlanSearch::Found PlanSearch::fastest_of_graphs(Linked linked, Limits limits) {
   NEAP_TRY_ASSIGN(const std::string_view reason, variants_.no_graphs_reason());
   std::optional<MemoryPlan> best;
   if (reason.empty()) {
-    NEAP_TRY_ASSIGN(best, fastest_of_steps({states, true}, limits));
+    linked.graphs = true;
+    NEAP_TRY_ASSIGN(best, fastest_of_steps(linked, limits));
   }
   if (best && limits.any) return best;
   if (best) limits.seconds = best->seconds();
-  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps({states, false}, limits));
+  linked.graphs = false;
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps(linked, limits));
   if (!eager || limits.any) return eager ? eager : best;
   if (!eager->modes.graphs)
     eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
@@ -145,10 +172,12 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
     if (found && limits.any) return found;
     if (found) {
       // A slower plan may have room for larger chunks.
-      NEAP_TRY_ASSIGN(const double saved, saved_by_logits(*found));
+      NEAP_TRY_ASSIGN(double saved, saved_by_logits(*found));
       NEAP_TRY(enlarge_logits(*found));
       // With more on the device there may be no room for graphs.
+      const double eager = found->seconds();
       if (!linked.graphs) NEAP_TRY(shorten_prefill(*found));
+      saved += eager - found->seconds();
       if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
       limits.seconds = std::min(limits.seconds, best->seconds() + saved);
     }
@@ -169,7 +198,7 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
 Result<double> PlanSearch::least_seconds(Linked linked) {
   double least = std::numeric_limits<double>::infinity();
   NEAP_TRY_ASSIGN(Variant* const variant,
-                  variants_.at(linked.states, variants_.together().front()));
+                  variants_.at(linked.states, variants_.together(linked.decoded).front()));
   if (variant == nullptr) return 0.0;
   NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, {0, linked.graphs}));
   for (const Draft& draft : *drafts) least = std::min(least, draft.least_seconds);
@@ -177,7 +206,7 @@ Result<double> PlanSearch::least_seconds(Linked linked) {
 }
 
 Result<bool> PlanSearch::has_drafts(Linked linked, std::size_t offload) {
-  for (const JobVariants::Levels& levels : variants_.together()) {
+  for (const JobVariants::Levels& levels : variants_.together(linked.decoded)) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, levels));
     if (variant == nullptr) continue;
     NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
@@ -201,7 +230,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
     levels = there;
     return true;
   };
-  for (const JobVariants::Levels& there : variants_.together()) {
+  for (const JobVariants::Levels& there : variants_.together(linked.decoded)) {
     NEAP_TRY_ASSIGN(const bool fits, improves(there));
     if (fits) break;
   }
@@ -210,6 +239,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
   // With one kind, a second round changes nothing.
   for (std::size_t round = 0; round < std::min(variants_.searched(), kRounds); ++round) {
     for (std::size_t kind = 0; kind < variants_.searched(); ++kind) {
+      if (linked.decoded == JobVariants::Decoded::kAll && variants_.decodes_fewer(kind)) continue;
       for (const int step : {1, -1}) {
         for (bool better = true; better;) {
           JobVariants::Levels there = levels;
@@ -303,7 +333,7 @@ Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, std::size_t 
 Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, std::size_t offload,
                                                      HostMemory host) {
   Closest closest{nullptr, kNoCapacity};
-  const std::vector<JobVariants::Levels> all = variants_.together();
+  const std::vector<JobVariants::Levels> all = variants_.together(JobVariants::Decoded::kAny);
   for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, *levels));
     if (variant == nullptr) continue;

@@ -5,19 +5,21 @@
 //         limit.
 //         1. Types of optimizer states, bfloat16 first. bfloat16 changes results, so it must
 //            save 5 % of the time.
-//         2. Decoding in CUDA graphs, if the job can, then without. There, graphs with shorter
+//         2. All of rollout.batch_size sequences decoded together, then fewer. Fewer change
+//            results, so they must save 5 % likewise.
+//         3. Decoding in CUDA graphs, if the job can, then without. There, graphs with shorter
 //            prefill passes are tried in the best plan of each step.
-//         3. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
+//         4. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
 //            inputs of blocks. With less of a model on the device there is room for larger groups
 //            and for more that blocks keep, so all steps are tried unless nothing can be faster.
 //            The best plan of each step is also tried with larger chunks of logits. Chunks change
 //            the order of sums, so deterministic jobs and ranks with different plans keep the
 //            default chunk.
-//         4. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
+//         5. Micro-batch sizes: the largest that fit, all kinds together. Then one kind after
 //            another, twice: a level down or up as long as that helps.
-//         5. The drafts of that variant: every mode of updates and weight offload, with loads of
+//         6. The drafts of that variant: every mode of updates and weight offload, with loads of
 //            blocks for one micro-batch or for groups.
-//         6. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
+//         7. The best retentions (checkpoint_search.h) and moves (residency_search.h) of a draft.
 // Bounds  a draft is skipped if it needs more than the capacity, or if its lower bound is not below
 //         the best plan's seconds. The bound is all operations without recomputation and optional
 //         moves.
@@ -69,11 +71,13 @@ class PlanSearch {
   // Choices outside of the loops over modes and sizes.
   struct Linked {
     std::size_t states = 0;
+    JobVariants::Decoded decoded = JobVariants::Decoded::kAll;
     bool graphs = false;
   };
   // The loops described above.
   Found fastest_within(Limits limits);
-  Found fastest_of_graphs(std::size_t states, Limits limits);
+  Found fastest_of_rollouts(std::size_t states, Limits limits);
+  Found fastest_of_graphs(Linked linked, Limits limits);
   Found fastest_of_steps(Linked linked, Limits limits);
   Found fastest_of_sizes(Linked linked, std::size_t offload, Limits limits);
   Found fastest_of_drafts(Variant& variant, DraftKind kind, Limits limits);

@@ -21,9 +21,10 @@ constexpr std::string_view kSmallerTraining =
 constexpr std::string_view kSmallerInference =
     "smaller micro-batches in inference: same result, more passes";
 constexpr std::string_view kFewerDecoded =
-    "fewer sequences decoded together: same result, slower generation";
+    "fewer sequences decoded together: same result up to rounding, slower generation";
 constexpr std::string_view kFewerPages =
-    "fewer pages of the KV cache: same result, slower generation if responses are long";
+    "fewer pages of the KV cache: same result up to rounding, slower generation if responses "
+    "are long";
 constexpr std::string_view kShorterPrefill =
     "fewer prompt tokens in a prefill pass: same result, slower prefill";
 constexpr std::string_view kDividedToGenerate =
@@ -241,14 +242,15 @@ Tunable inference_micro_batches() {
 Tunable rollout_batches() {
   return {kFewerDecoded, 1, true, [](const spec::Job& job, int level) -> Changes {
             if (!job.generates()) return {};
-            // 0 means the whole batch.
-            return shrink_all({{fields::kRolloutBatch, job.rollout_batch()}}, 0, level);
+            // 0 means the whole batch. Any number will do, as other sequences follow.
+            return shrink_all({{fields::kRolloutBatch, job.rollout_batch()}}, 1, level);
           }};
 }
 
 Tunable cache_pages() {
   return {kFewerPages, 1, true, [](const spec::Job& job, int level) -> Changes {
-            if (!job.generates()) return {};
+            // Pages change the order of sums.
+            if (!job.generates() || job.trainer.deterministic) return {};
             const step::CacheShape now = step::cache_shape(job);
             const std::int64_t all = now.tokens() / step::kPageTokens;
             const auto at = [&](int halvings) {

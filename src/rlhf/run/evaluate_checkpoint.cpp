@@ -15,6 +15,7 @@
 #include "report/append_file.h"
 #include "reward/ground_truth.h"
 #include "rlhf/run/live_job.h"
+#include "rlhf/trainer/agreed_plan.h"
 
 namespace neap::rlhf {
 namespace fs = std::filesystem;
@@ -186,7 +187,6 @@ void EvaluationRun::fit_to_rows(const spec::Architecture& shape) {
 }
 
 void EvaluationRun::build() {
-  plan_ = value_or_throw(plan::make_plan(job_, launch_.device.target));
   spec::apply(plan_.changes, job_);
   throw_if_error(job_.validate());
   live_.emplace(LiveInputs{texts_->context, data_, *rewards_}, launch_.device, plan_, *groups_);
@@ -232,6 +232,7 @@ EvaluationReport EvaluationRun::execute() {
   EvaluationReport report;
   parallel::run_collectively(*launch_.ranks, [&] { read(); });
   groups_.emplace(*launch_.ranks, job_);
+  plan_ = agreed_plan(job_, launch_.device.target, *launch_.ranks);
   parallel::run_collectively(*launch_.ranks, [&] { build(); });
   const auto start = std::chrono::steady_clock::now();
   live_->run([&] { answer(report); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "parallel/run_collectively.h"
 #include "plan/search/advice.h"
 #include "plan/search/common_choices.h"
+#include "spec/recipe/job_change.h"
 
 namespace neap::rlhf {
 namespace {
@@ -50,8 +52,10 @@ plan::Target least_target(plan::Target own, const spec::RankKind& among,
   return own;
 }
 
-plan::MemoryPlan agreed_plan(const spec::Job& job, const plan::Target& own,
-                             parallel::Communicator& ranks) {
+namespace {
+
+plan::MemoryPlan plan_of_kind(const spec::Job& job, const plan::Target& own,
+                              parallel::Communicator& ranks) {
   const std::vector<spec::RankKind> kinds = spec::rank_kinds(job.model_meshes());
   const std::size_t kind = spec::kind_of(kinds, ranks.rank());
   plan::Target target = least_target(own, kinds[kind], ranks);
@@ -76,6 +80,20 @@ plan::MemoryPlan agreed_plan(const spec::Job& job, const plan::Target& own,
     plan = value_or_throw(plans.take(common));
     throw_if_error(plan::find_kept_pool(job, target, plan));
   });
+  return plan;
+}
+
+}  // namespace
+
+plan::MemoryPlan agreed_plan(const spec::Job& job, const plan::Target& own,
+                             parallel::Communicator& ranks) {
+  plan::MemoryPlan plan = plan_of_kind(job, own, ranks);
+  std::string choices;
+  for (const std::string& text : spec::assignments(plan.changes)) choices += text + " ";
+  ranks.expect_same(
+      {{"what the plan chose of the job's keys (memory.allow; run `neap doctor` on every machine "
+        "or on none)",
+        choices}});
   return plan;
 }
 

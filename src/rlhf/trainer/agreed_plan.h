@@ -19,6 +19,7 @@ namespace neap::rlhf {
 [[nodiscard]] plan::Target least_target(plan::Target own, const spec::RankKind& among,
                                         parallel::Communicator& ranks);
 
+/// Fails where ranks with other measured throughput choose other changes of the job.
 [[nodiscard]] plan::MemoryPlan agreed_plan(const spec::Job& job, const plan::Target& own,
                                            parallel::Communicator& ranks);
 

@@ -59,6 +59,9 @@ void bind_cache_tokens(ConfigTable& t, const std::string& path, RolloutConfig& r
     if (r.automatic_total_tokens) r.max_total_tokens = 0;
     return {};
   };
+  key.read = [&r, read = std::move(key.read)] {
+    return r.max_total_tokens > 0 ? Json(r.max_total_tokens) : read();
+  };
 }
 
 void bind_reference(ConfigTable& t, Job& job) {
