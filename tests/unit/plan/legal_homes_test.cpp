@@ -142,7 +142,9 @@ TEST_F(LegalHomes, WeightsThatStayHaveAReason) {
 // What decodes is named by the refusal of a capacity that is too small, and by plans.
 TEST_F(LegalHomes, RefusalsSayWhyWeightsStay) {
   const std::string stays = "stays on the device: decoding reads";
-  const spec::Job job = this->job({});
+  const char* const whole_rollouts =
+      R"(memory.allow=["recompute","offload","offload_optimizer","offload_weights"])";
+  const spec::Job job = this->job({whole_rollouts});
   const Result<MemoryPlan> none = make_plan(job, target(1_MiB));
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.status().message(), testing::HasSubstr(stays));
