@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kInexactGain = 0.95;  // relative to the time of exact plans
 constexpr double kFasterGain = 0.95;
+constexpr double kOffloadGain = 0.999;  // of a step that offloads more: it copies more
 constexpr double kRefinedGain = 0.995;  // of the seconds, for memory of graphs or chunks of logits
 constexpr double kSmallerShare = 0.9;
 constexpr double kCapacityStep = 0.02;  // minimum relative difference of two plans' memory
@@ -178,8 +179,9 @@ PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
       const double eager = found->seconds();
       if (!linked.graphs) NEAP_TRY(shorten_prefill(*found));
       saved += eager - found->seconds();
-      if (!best || is_faster(found->seconds(), best->seconds())) best = std::move(found);
-      limits.seconds = std::min(limits.seconds, best->seconds() + saved);
+      if (!best || is_faster(found->seconds(), best->seconds() * kOffloadGain))
+        best = std::move(found);
+      limits.seconds = std::min(limits.seconds, best->seconds() * kOffloadGain + saved);
     }
     if (limits.capacity.is_zero()) {
       // Fixed choices may leave no drafts.

@@ -11,7 +11,8 @@
 //            prefill passes are tried in the best plan of each step.
 //         4. Resident weights; then offloaded blocks, or only their inputs; then also tables, also
 //            inputs of blocks. With less of a model on the device there is room for larger groups
-//            and for more that blocks keep, so all steps are tried unless nothing can be faster.
+//            and for more that blocks keep, so all steps are tried unless nothing can be faster. A
+//            later step must save a thousandth.
 //            The best plan of each step is also tried with larger chunks of logits. Chunks change
 //            the order of sums, so deterministic jobs and ranks with different plans keep the
 //            default chunk.

@@ -109,12 +109,12 @@ TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
 
 TEST(GoldenPlans, ShorterPrefillMakesRoomForGraphs) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(
-                  NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml",
-                  {"actor_rollout_ref.model.lora_rank=32", "actor_rollout_ref.rollout.batch_size=2",
-                   "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-                   "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"},
-                  job)
+  ASSERT_TRUE(spec::Job::load(NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml",
+                              {kWholeRollouts, "actor_rollout_ref.model.lora_rank=32",
+                               "actor_rollout_ref.rollout.batch_size=2",
+                               "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+                               "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"},
+                              job)
                   .ok());
   Target target = target_of(job);
   target.own_kernels = true;

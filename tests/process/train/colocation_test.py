@@ -89,7 +89,7 @@ class Colocation(TrainCase):
                  "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", "reward_model.micro_batch_size_per_gpu=1",
                  "actor_rollout_ref.rollout.max_num_batched_tokens=64", "actor_rollout_ref.rollout.batch_size=0", "actor_rollout_ref.rollout.n=12",
                  "data.max_response_length=64", "data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16", "data.val_files=[]",
-                 "trainer.save_freq=-1")
+                 "trainer.save_freq=-1", 'memory.allow=["recompute","offload","offload_optimizer","offload_weights"]')
         least = {way: self.least(way, *cache) for way in WAYS}
         self.assertLess(least["stages"], least["whole"])
         self.assertLessEqual(least["stages"], least["reload"])

@@ -168,7 +168,7 @@ class Folders(TrainCase):
 
     def test_a_run_whose_folder_is_removed_saves_and_says_so(self):
         process, out = self.running("to-remove")
-        process.send_signal(signal.SIGSTOP)
+        neap_program.stop(process)
         shutil.rmtree(out)
         process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=120)
@@ -181,7 +181,7 @@ class Folders(TrainCase):
         process = self.start("train", "sft.toml", "trainer.default_local_dir=out/at-end", "trainer.total_training_steps=3", "data.val_files=[]")
         pointer = self.home / "out/at-end/latest_checkpointed_iteration.txt"
         neap_program.wait_for(process, pointer.exists)
-        process.send_signal(signal.SIGSTOP)
+        neap_program.stop(process)
         shutil.rmtree(self.home / "out/at-end")
         process.send_signal(signal.SIGCONT)
         _, err = process.communicate(timeout=120)
@@ -190,7 +190,7 @@ class Folders(TrainCase):
 
     def test_a_save_that_fails_says_so_where_no_checkpoint_is_whole(self):
         process, out = self.running("none-whole")
-        process.send_signal(signal.SIGSTOP)
+        neap_program.stop(process)
         (out / "global_step_1").mkdir()
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         process.send_signal(signal.SIGCONT)
@@ -311,7 +311,7 @@ class Folders(TrainCase):
 
     def test_a_folder_made_anew_is_not_written_in(self):
         process, out = self.running("anew")
-        process.send_signal(signal.SIGSTOP)
+        neap_program.stop(process)
         out.rename(self.home / "out/anew-gone")
         shutil.rmtree(self.home / "out/anew-gone")
         second = self.neap("train", "sft.toml", "trainer.default_local_dir=out/anew", "trainer.total_training_steps=2")
@@ -327,7 +327,7 @@ class Folders(TrainCase):
     def test_a_second_run_is_refused_where_the_lock_was_removed(self):
         process, out = self.running("unlocked")
         try:
-            process.send_signal(signal.SIGSTOP)
+            neap_program.stop(process)
             (out / "train.lock").unlink()
             second = self.neap("train", "sft.toml", "trainer.default_local_dir=out/unlocked")
             self.assert_fails(second, 1, "is in use by", "trainer.default_local_dir")

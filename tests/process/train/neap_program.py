@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -81,6 +82,12 @@ def wait_for(process, condition, timeout=300):
             process.kill()
             raise AssertionError(f"it ended or took {timeout} s: {outcome(process).stderr}")
         time.sleep(0.002)
+
+
+def stop(process):
+    """Stops all of its threads, as a signal alone does some time later."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
 
 
 def logged_steps(output):
