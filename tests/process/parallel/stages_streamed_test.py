@@ -76,8 +76,7 @@ class StreamedStages(StreamedStagesCase):
         rows = (f"{STAGES}=2", "actor_rollout_ref.model.path=out/deep/latest/actor", "data.train_batch_size=64", "data.micro_batch_size_per_gpu=16",
                 "actor_rollout_ref.model.activation_checkpointing=full")
         layout = "parallel.pipeline_model_parallel_layout={}"
-        for name, more in (("inputs", (layout.format([10, 2]),)), ("inputs-chunks", (f"{CHUNKS}=2", layout.format([8, 2, 1, 1]))),
-                           ("inputs-parts", (ZERO_BUBBLE, layout.format([10, 2])))):
+        for name, more in (("inputs", (layout.format([10, 2]),)), ("inputs-chunks", (f"{CHUNKS}=2", layout.format([8, 2, 1, 1])))):
             with self.subTest(name):
                 words = (*rows, *more)
                 self.assert_streamed_is_resident(name, 2, (), *words)
