@@ -218,6 +218,31 @@ Result<bool> PlanSearch::has_drafts(Linked linked, std::size_t offload) {
   return false;
 }
 
+// Smaller sizes need less memory.
+Result<std::size_t> PlanSearch::first_that_may_fit(const std::vector<JobVariants::Levels>& sizes,
+                                                   Linked linked, std::size_t offload,
+                                                   Bytes capacity) {
+  std::size_t low = 0, high = sizes.size();
+  if (capacity.is_zero() || variants_.job().residency() != spec::Residency::kAuto) return low;
+  while (low < high) {
+    // The smallest first: often no size fits.
+    const std::size_t middle = high == sizes.size() ? high - 1 : low + (high - low) / 2;
+    NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, sizes[middle]));
+    if (variant == nullptr) return std::size_t{0};
+    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
+                    drafts_of(*variant, {offload, linked.graphs}));
+    const bool may_fit = std::any_of(drafts->begin(), drafts->end(), [&](const Draft& draft) {
+      return least_needed(draft.plan) <= capacity;
+    });
+    if (may_fit) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offload, Limits limits) {
   std::optional<MemoryPlan> best;
   JobVariants::Levels levels;  // levels of the best plan
@@ -232,9 +257,10 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
     levels = there;
     return true;
   };
-  for (const JobVariants::Levels& there : variants_.together(linked.decoded)) {
-    NEAP_TRY_ASSIGN(const bool fits, improves(there));
-    if (fits) break;
+  const std::vector<JobVariants::Levels> sizes = variants_.together(linked.decoded);
+  NEAP_TRY_ASSIGN(std::size_t size, first_that_may_fit(sizes, linked, offload, limits.capacity));
+  for (bool fits = false; !fits && size < sizes.size(); ++size) {
+    NEAP_TRY_ASSIGN(fits, improves(sizes[size]));
   }
   if (!best || limits.any) return best;
   const JobVariants::Levels& deepest = variants_.deepest();

@@ -90,6 +90,10 @@ class PlanSearch {
   Result<bool> replaced(MemoryPlan& best, const spec::StepModes& modes,
                         const JobVariants::Levels& levels);
   Result<bool> has_drafts(Linked linked, std::size_t offload);
+  // The index of the largest sizes of which a draft needs no more than the capacity; the number of
+  // sizes if none does.
+  Result<std::size_t> first_that_may_fit(const std::vector<JobVariants::Levels>& sizes,
+                                         Linked linked, std::size_t offload, Bytes capacity);
   Result<double> least_seconds(Linked linked);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
