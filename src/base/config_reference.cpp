@@ -158,7 +158,7 @@ std::string markdown_of(Group group, Written& written) {
                       std::string_view(key->path).substr(group.prefix));
   const std::string as_there = names.empty() ? "" : format("\n\nAs in `{}`: {}.", title, names);
   if (repeated.size() < group.keys.size())
-    std::erase_if(group.keys, [&](const Key* key) { return repeated.contains(key); });
+    std::erase_if(group.keys, [&keys = repeated](const Key* key) { return keys.contains(key); });
 
   const std::size_t shared = shared_conditions(group);
   const std::string usual = shared == 0 ? usual_condition(group) : "";
