@@ -247,9 +247,9 @@ TEST(GoldenPlans, OfA7BJobTakeMillisecondsAndSecondsWithTheSearch) {
   limit("updates and activations chosen, with outlook", 150,
         [&] { return make_plan_with_outlook(open, target_of(open)).ok(); });
   spec::Job all = load(with_auto({all_measures(), "device.memory=79GiB"}));
-  limit("every measure, with outlook", 700,
+  limit("every measure, with outlook", 250,
         [&] { return make_plan_with_outlook(all, target_of(all)).ok(); });
-  limit("three plans ranked", 400, [&] { return find_fit(all, target_of(all)).ok(); });
+  limit("three plans ranked", 100, [&] { return find_fit(all, target_of(all)).ok(); });
 }
 
 }  // namespace
