@@ -233,8 +233,8 @@ TEST(GoldenPlans, OfA7BJobTakeMillisecondsAndSecondsWithTheSearch) {
     return job;
   };
   const spec::Job plain = load({"memory.optimizer_offload=none"});
-  // Ten times what a quiet desktop takes.
-  constexpr double kOnePlan = 0.1;
+  // Five times what a quiet desktop takes.
+  constexpr double kOnePlan = 0.3;
   const double one = least_seconds(10, [&] { return make_plan(plain, target_of(plain)).ok(); });
   std::printf("one plan: %.1f ms\n", 1e3 * one);
   EXPECT_LE(one, kOnePlan);
