@@ -7,14 +7,9 @@ namespace {
 
 using spec::Home;
 
-// Both buffers together would hold all layers. A ZeRO-3 shard passes through them range by range.
-bool fills_buffers(const spec::ModelStorage& homes, const ModelRole& role) {
-  return homes.shards_weights || role.shape.blocks() > static_cast<std::int64_t>(kBlockSlots);
-}
-
 bool are_layers_legal(const spec::ModelStorage& homes, const ModelRole& role) {
   if (homes.layers == Home::kDevice) return true;
-  if (!fills_buffers(homes, role)) return false;
+  if (!exceeds_buffers(homes, role)) return false;
   if (!role.trains_blocks()) return true;
   // They are updated part by part with their states, which are larger and so move to disk first.
   return homes.states() != Home::kDevice && homes.states() >= homes.layers;
@@ -42,6 +37,10 @@ bool are_gradients_legal(const spec::ModelStorage& homes, const ModelRole& role)
 }
 
 }  // namespace
+
+bool exceeds_buffers(const spec::ModelStorage& homes, const ModelRole& role) {
+  return homes.shards_weights || role.shape.blocks() > static_cast<std::int64_t>(kBlockSlots);
+}
 
 bool is_legal(const spec::ModelStorage& homes, const ModelRole& role) {
   return are_layers_legal(homes, role) && are_tables_legal(homes, role) &&
@@ -72,7 +71,7 @@ std::string_view kept_reason(spec::TagKind tag, const spec::ModelStorage& homes,
   const std::vector<spec::ModelId> streamable = spec::streamable(recipe);
   if (std::find(streamable.begin(), streamable.end(), role.id) == streamable.end())
     return role.generates ? kDecoding : "the phase that reads them runs once";
-  return fills_buffers(homes, role)
+  return exceeds_buffers(homes, role)
              ? std::string_view()
              : "a rank has at most two of its layers, as many as the buffers they would be loaded "
                "into";

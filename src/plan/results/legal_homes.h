@@ -10,6 +10,9 @@
 
 namespace neap::plan {
 
+/// Whether a rank's layers are more than the prefetch buffers hold, so that offloading them saves
+/// memory. A ZeRO-3 shard passes through the buffers range by range.
+[[nodiscard]] bool exceeds_buffers(const spec::ModelStorage& homes, const ModelRole& role);
 /// Whether the model can have these homes.
 [[nodiscard]] bool is_legal(const spec::ModelStorage& homes, const ModelRole& role);
 /// `wanted`, without tables, inputs or gradients that the model cannot have there. nullopt: its

@@ -300,12 +300,11 @@ std::vector<spec::ModelId> Drafts::streamable() const {
   for (const spec::ModelId model : spec::streamable(recipe)) {
     const ModelChoice* const fixed = choice_for(fixed_, model);
     if (fixed != nullptr && fixed->homes.layers == spec::Home::kDevice) continue;
-    const std::vector<PartPlan> blocks =
-        hosted_blocks(models_.at(model), compute_dtype(job_, target_));
-    // All blocks would fit into the buffers.
-    if (!recipe.find(model)->storage.shards_weights && blocks.size() <= kBlockSlots) continue;
+    const ModelRole& role = models_.at(model);
+    if (!exceeds_buffers(recipe.find(model)->storage, role)) continue;
     Bytes sum;
-    for (const PartPlan& block : blocks) sum += block.bytes;
+    for (const PartPlan& block : hosted_blocks(role, compute_dtype(job_, target_)))
+      sum += block.bytes;
     found.push_back({fixed != nullptr, sum, model});
   }
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {

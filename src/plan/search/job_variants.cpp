@@ -61,7 +61,8 @@ Result<JobVariants> JobVariants::make(const spec::Job& job, const Target& target
   NEAP_TRY_ASSIGN(out.models_, Drafts::read(out.job_, target));
   const bool is_open = job.rollout.automatic_total_tokens && job.rollout.max_total_tokens == 0;
   const bool opens_pages = scope == Scope::kWide || is_open;
-  if (opens_pages && out.may_have_pages()) kinds.push_back(cache_pages());
+  if (opens_pages && no_pages_reason(out.job_, target, out.models_).empty())
+    kinds.push_back(cache_pages());
   kinds.push_back(prefill_passes());
   out.add_levels(std::move(kinds));
   out.add_states();
@@ -85,10 +86,6 @@ void JobVariants::open_settings() {
   spec::apply(opened_.residency, job_);
   spec::apply(opened_.update, job_);
   for (const std::vector<spec::JobChange>& changes : opened_.retention) spec::apply(changes, job_);
-}
-
-bool JobVariants::may_have_pages() const {
-  return no_pages_reason(job_, *target_, models_).empty();
 }
 
 void JobVariants::add_levels(std::vector<Tunable> kinds) {

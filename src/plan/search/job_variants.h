@@ -101,8 +101,6 @@ class JobVariants {
         trained_(spec::describe(job).trained()),
         fixed_(std::move(fixed)) {}
   void open_settings();
-  // Whether a plan may give the KV cache pages.
-  [[nodiscard]] bool may_have_pages() const;
   void add_levels(std::vector<Tunable> kinds);
   void add_states();
   [[nodiscard]] spec::CheckpointMode configured_mode(spec::ModelId trained) const;

@@ -26,6 +26,11 @@ bool is_faster(double seconds, double limit) {
   return seconds < limit * (1 - kSame);
 }
 
+// Zero: unlimited.
+bool may_fit(const MemoryPlan& plan, Bytes capacity) {
+  return capacity.is_zero() || least_needed(plan) <= capacity;
+}
+
 Bytes share_of(Bytes bytes, double share) {
   return Bytes(static_cast<std::uint64_t>(static_cast<double>(bytes.count()) * share));
 }
@@ -67,7 +72,7 @@ Result<bool> PlanSearch::replaced(MemoryPlan& best, const spec::StepModes& modes
   if (variant == nullptr) return false;
   NEAP_TRY_ASSIGN(MemoryPlan plan, variant->drafts->draft(modes, Accuracy::kQuick));
   plan.capacity = best.capacity;
-  if (!best.capacity.is_zero() && least_needed(plan) > best.capacity) return false;
+  if (!may_fit(plan, best.capacity)) return false;
   NEAP_TRY_ASSIGN(const bool found, variant->drafts->solve(plan, best.seconds() * kRefinedGain));
   if (!found) return false;
   plan.changes = variant->changes;
@@ -231,10 +236,9 @@ Result<std::size_t> PlanSearch::first_that_may_fit(const std::vector<JobVariants
     if (variant == nullptr) return std::size_t{0};
     NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
                     drafts_of(*variant, {offload, linked.graphs}));
-    const bool may_fit = std::any_of(drafts->begin(), drafts->end(), [&](const Draft& draft) {
-      return least_needed(draft.plan) <= capacity;
-    });
-    if (may_fit) {
+    const bool any = std::any_of(drafts->begin(), drafts->end(),
+                                 [&](const Draft& draft) { return may_fit(draft.plan, capacity); });
+    if (any) {
       high = middle;
     } else {
       low = middle + 1;
@@ -286,8 +290,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
   NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, kind));
   for (const Draft& draft : *drafts) {
     if (!is_faster(draft.least_seconds, limits.seconds)) continue;
-    if (!limits.capacity.is_zero() && least_needed(draft.plan) > limits.capacity &&
-        variant.job.residency() == spec::Residency::kAuto)
+    if (variant.job.residency() == spec::Residency::kAuto && !may_fit(draft.plan, limits.capacity))
       continue;
     MemoryPlan plan = draft.plan;
     plan.capacity = limits.capacity;
@@ -316,7 +319,7 @@ PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft
   for (; !groups.empty(); groups.pop_back()) {
     NEAP_TRY_ASSIGN(MemoryPlan plan, drafts.draft(groups.back(), Accuracy::kQuick));
     plan.capacity = limits.capacity;
-    if (!limits.capacity.is_zero() && least_needed(plan) > limits.capacity) break;
+    if (!may_fit(plan, limits.capacity)) break;
     fitting.push_back(std::move(plan));
   }
   std::optional<MemoryPlan> best;
