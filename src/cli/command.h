@@ -48,6 +48,11 @@ inline constexpr TrainerCommand kEval{"eval",
 inline constexpr TrainerCommand kMerge{"merge", "Merge a LoRA adapter into its base"};
 inline constexpr std::array<TrainerCommand, 4> kTrainerCommands = {kTrain, kGenerate, kEval,
                                                                    kMerge};
+[[nodiscard]] constexpr bool needs_trainer(std::string_view command) {
+  for (const TrainerCommand& each : kTrainerCommands)
+    if (each.name == command) return true;
+  return false;
+}
 
 using Commands = std::vector<std::unique_ptr<Command>>;
 

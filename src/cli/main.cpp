@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
 
 #include "base/format.h"
 #include "cli/command.h"
@@ -48,11 +47,7 @@ int main(int argc, char** argv) {
   using namespace neap::cli;
   if (const neap::Status stack = provide_stack(); !stack.ok()) return fail(stack);
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then fails with a message
-  const std::string_view name = argc > 1 ? argv[1] : "";
-  const bool needs_trainer =
-      std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
-                  [&](const TrainerCommand& command) { return command.name == name; });
-  if (!needs_trainer) return run_command(make_program_commands(), argc, argv);
+  if (argc < 2 || !needs_trainer(argv[1])) return run_command(make_program_commands(), argc, argv);
   const neap::Result<Trainer> trainer = load_trainer();
   if (!trainer.ok()) return fail(trainer.status());
   const int code = trainer->main(argc, argv);

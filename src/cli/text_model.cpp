@@ -72,9 +72,7 @@ void TextModel::check_pages(const step::CacheShape& shape) const {
 }
 
 ops::AnyKvCache& TextModel::cache(const step::CacheShape& shape) {
-  const std::int64_t rows = shape.paged() ? shape.pages + 1 : shape.rows;
-  const std::int64_t tokens = shape.paged() ? step::kPageTokens : shape.row_tokens;
-  const std::int64_t elements = ops::KvCache::elements(shape_, rows, tokens);
+  const std::int64_t elements = ops::KvCache::elements(shape_, 1, shape.tokens());
   cache_ = {};
   if (!cells_.defined() || cells_.numel() < elements) {
     cells_ = at::Tensor();

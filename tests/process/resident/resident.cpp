@@ -9,7 +9,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -69,13 +68,10 @@ NeapTrainerMain load_trainer() {
   return loaded;
 }
 
-// As src/cli/main.cpp.
+// The program runs commands in the same way (src/cli/main.cpp).
 int run_words(int argc, char** argv) {
   using namespace neap::cli;
-  const bool needs_trainer =
-      std::any_of(kTrainerCommands.begin(), kTrainerCommands.end(),
-                  [&](const TrainerCommand& command) { return command.name == argv[1]; });
-  if (needs_trainer) return load_trainer()(argc, argv);
+  if (needs_trainer(argv[1])) return load_trainer()(argc, argv);
   return run_command(make_program_commands(), argc, argv);
 }
 
