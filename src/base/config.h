@@ -188,7 +188,7 @@ class ConfigTable {
   /// Effective values as JSON, nested by dots.
   [[nodiscard]] Json to_json() const;
   /// The reference as Markdown lists, one per section. Keys that an earlier section has with the
-  /// same type, default and help are named only: "As in `a.b`: `c`, `d`."
+  /// same type, default and help are named only: "`c`, `d` are as in `a.b`."
   [[nodiscard]] std::string to_markdown() const;
 
  private:

@@ -156,7 +156,7 @@ std::string markdown_of(Group group, Written& written) {
     if (repeated.contains(key))
       names += format("{}`{}`", names.empty() ? "" : ", ",
                       std::string_view(key->path).substr(group.prefix));
-  const std::string as_there = names.empty() ? "" : format("\n\nAs in `{}`: {}.", title, names);
+  const std::string as_there = names.empty() ? "" : format("\n\n{} are as in `{}`.", names, title);
   if (repeated.size() < group.keys.size())
     std::erase_if(group.keys, [&keys = repeated](const Key* key) { return keys.contains(key); });
 

@@ -79,7 +79,6 @@ Tensor AtenOps::to_device(const Tensor& t) const {
   const bool there = t.device().type() == device_.type();
   return there && type == t.scalar_type() ? t : upload(t, type);
 }
-// A copy from pageable memory would wait for all earlier work of the device.
 Tensor AtenOps::staged(const Tensor& t, at::ScalarType type) const {
   const bridge::HostScope host;
   return at::empty(t.sizes(), at::dtype(type).pinned_memory(!device_.is_cpu())).copy_(t);

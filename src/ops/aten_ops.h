@@ -375,8 +375,10 @@ class AtenOps {
   [[nodiscard]] Tensor rms_norm_backward_on_host(const Tensor& dy, const Tensor& x,
                                                  const Tensor& rstd, const Tensor& weight,
                                                  const Tensor& d_weight, bool offset) const;
-  /// Copies host values to the device and converts them, without a wait.
+  /// A copy of host values with another type. On a GPU it is pinned, so that a copy of it to the
+  /// device need not wait for earlier work.
   [[nodiscard]] Tensor staged(const Tensor& t, at::ScalarType type) const;
+  /// Copies host values to the device and converts them, without a wait.
   [[nodiscard]] Tensor upload(const Tensor& t, at::ScalarType type) const;
   [[nodiscard]] Tensor from_values(const void* values, std::int64_t count,
                                    at::ScalarType type) const;

@@ -47,7 +47,7 @@ struct PlannedDevice {
   [[nodiscard]] bool lacks_host(const MemoryPlan& plan) const {
     return context > Bytes() && plan.host_bytes > host;
   }
-  /// As fields of docs/json.md.
+  /// The device as JSON fields (docs/json.md).
   [[nodiscard]] Json to_json(const spec::Job& job) const;
   /// One or two lines with the plan's device and host memory.
   [[nodiscard]] std::string totals(const MemoryPlan& plan) const;

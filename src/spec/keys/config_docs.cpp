@@ -31,7 +31,7 @@ constexpr std::string_view kIntro =
     "- A size of `parallel` that can be `auto` is then [chosen by the "
     "plan](several-gpus.md#4-let-the-plan-choose).\n"
     "- An empty value (`trainer.stop_metric=`) restores a default that is an empty text or list.\n"
-    "- Keys that a section names after \"As in\" have the type, default and meaning that they have "
+    "- Keys that are \"as in\" another section have the type, default and meaning that they have "
     "there.\n"
     "- \"Read if\" says when a key has an effect, \"Only if\" adds a condition. A key without "
     "effect "
@@ -95,9 +95,9 @@ std::string linked(std::string text) {
   return text;
 }
 
-/// Makes links of "As in `SECTION`:" on the page of `chapter`.
+/// Makes links of "are as in `SECTION`." on the page of `chapter`.
 std::string with_sections_linked(std::string text, std::size_t chapter) {
-  constexpr std::string_view kStart = "\nAs in `", kEnd = "`:";
+  constexpr std::string_view kStart = " are as in `", kEnd = "`.";
   for (std::size_t at = 0; (at = text.find(kStart, at)) != std::string::npos;) {
     const std::size_t begin = at + kStart.size(), end = text.find(kEnd, begin);
     if (end == std::string::npos) break;
@@ -107,7 +107,7 @@ std::string with_sections_linked(std::string text, std::size_t chapter) {
     const std::size_t there = chapter_of(section);
     std::string_view file = there == chapter ? std::string_view{} : kChapters.at(there).file;
     file.remove_prefix(file.empty() ? 0 : file.rfind('/') + 1);
-    const std::string link = format("\nAs in [`{}`]({}#{}):", section, file, anchor);
+    const std::string link = format(" are as in [`{}`]({}#{}).", section, file, anchor);
     text.replace(at, end + kEnd.size() - at, link);
     at += link.size();
   }

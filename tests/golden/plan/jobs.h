@@ -54,9 +54,14 @@ inline void expect_overrides_give(const std::string& config, std::vector<std::st
   EXPECT_NEAR(again->seconds(), plan.seconds(), 1e-9 * plan.seconds());
 }
 
-/// All sequences are decoded together.
-inline constexpr const char* kWholeRollouts =
-    R"(memory.allow=["recompute","offload","offload_optimizer","offload_weights"])";
+/// The default of memory.allow without rollout_batch: all sequences are decoded together.
+inline std::string whole_rollouts() {
+  std::string names;
+  for (const spec::Measure measure : spec::default_measures())
+    if (measure != spec::Measure::kRolloutBatch)
+      names += format("{}\"{}\"", names.empty() ? "" : ",", to_string(measure));
+  return "memory.allow=[" + names + "]";
+}
 
 inline std::vector<std::string> with_auto(std::vector<std::string> more = {}) {
   for (const char* model : {"actor_rollout_ref.model", "critic.model"}) {

@@ -18,7 +18,7 @@ constexpr const char* kResidentWeights =
 
 TEST(GoldenPlans, FitRanksPlansThatFit) {
   spec::Job job;
-  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {kWholeRollouts}, job).ok());
+  ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", {whole_rollouts()}, job).ok());
   Target target = target_of(job);
   for (const Bytes size : {9_GiB + 512_MiB, 24_GiB}) {
     target.capacity = size;
@@ -37,7 +37,7 @@ TEST(GoldenPlans, FitRanksPlansThatFit) {
         EXPECT_FALSE(changes_any(plan.changes, fields::lora_rank(model)));
         EXPECT_FALSE(changes_any(plan.changes, fields::state_dtype(model)));
       }
-      expect_overrides_give("opt_ppo.toml", {kWholeRollouts}, plan);
+      expect_overrides_give("opt_ppo.toml", {whole_rollouts()}, plan);
     }
   }
   target.capacity = 5_GiB + 512_MiB;
@@ -110,7 +110,7 @@ TEST(GoldenPlans, DecodingIsInGraphsWhereTheyFit) {
 TEST(GoldenPlans, ShorterPrefillMakesRoomForGraphs) {
   spec::Job job;
   ASSERT_TRUE(spec::Job::load(NEAP_SOURCE_DIR "/examples/gsm8k/qwen2.5-1.5b.toml",
-                              {kWholeRollouts, "actor_rollout_ref.model.lora_rank=32",
+                              {whole_rollouts(), "actor_rollout_ref.model.lora_rank=32",
                                "actor_rollout_ref.rollout.batch_size=2",
                                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
                                "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1"},
@@ -261,7 +261,8 @@ TEST(GoldenPlans, OutlookHoldsWhatItPromises) {
 TEST(GoldenPlans, WithEverythingResidentNoSmallerPlanIsOffered) {
   spec::Job job;
   ASSERT_TRUE(
-      spec::Job::load(kFolder / "opt_ppo.toml", {"memory.offload=none", kWholeRollouts}, job).ok());
+      spec::Job::load(kFolder / "opt_ppo.toml", {"memory.offload=none", whole_rollouts()}, job)
+          .ok());
   Target target = target_of(job);
   for (const Bytes size : {80_GiB, 16_GiB}) {
     target.capacity = size;

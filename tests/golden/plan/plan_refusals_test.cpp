@@ -17,7 +17,7 @@ TEST(GoldenPlans, TighterCeilingsMoveMoreAndThenFailWithAdvice) {
   const WithWeights weights;
   spec::Job job;
   std::vector<std::string> overrides = weights.paths();
-  overrides.emplace_back(kWholeRollouts);
+  overrides.emplace_back(whole_rollouts());
   ASSERT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", overrides, job).ok());
   Target target = target_of(job);
   double before = 0;
@@ -50,7 +50,7 @@ TEST(GoldenPlans, FewerSequencesAreDecodedTogetherWhereNotAllFit) {
     EXPECT_TRUE(spec::Job::load(kFolder / "opt_ppo.toml", overrides, job).ok());
     return job;
   };
-  const spec::Job job = load({}), whole = load({kWholeRollouts});
+  const spec::Job job = load({}), whole = load({whole_rollouts()});
   Target target = target_of(job);
   const Result<Bytes> least = least_capacity(whole, target);
   ASSERT_TRUE(least.ok()) << least.status().message();

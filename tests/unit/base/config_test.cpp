@@ -212,7 +212,7 @@ TEST_F(Config, ReferenceNamesRepeatedKeys) {
   for (const char* key : {"one.a", "one.b", "one.c", "two.a", "two.b", "two.c", "two.d"})
     table_.bind(key, &values[next++], std::string("Help of ") + (key + 4) + ".");
   const std::string page = table_.to_markdown();
-  EXPECT_NE(page.find("## two\n\nAs in `one`: `a`, `b`, `c`.\n\n- **`d`**"), std::string::npos)
+  EXPECT_NE(page.find("## two\n\n`a`, `b`, `c` are as in `one`.\n\n- **`d`**"), std::string::npos)
       << page;
   EXPECT_NE(page.find("- **`d`** (integer; default `0`): Help of d."), std::string::npos) << page;
   EXPECT_EQ(page.find("Help of a."), page.rfind("Help of a."));

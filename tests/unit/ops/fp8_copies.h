@@ -1,4 +1,4 @@
-// What conversions to fp8 do on every device.
+// Expectations of conversions to fp8 that hold on every device.
 #pragma once
 
 #include <ATen/ATen.h>

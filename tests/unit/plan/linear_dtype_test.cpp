@@ -76,7 +76,7 @@ TEST(LinearDtype, RefusesJobsWithoutAMatrixThatGpusMultiply) {
   for (const Target& target : {card, Target()})
     EXPECT_THAT(check_linear_dtype(job, target, models).message(),
                 HasSubstr("no matrix of a layer has sizes on a rank that are multiples of 16"));
-  // Of gate, up and down one size is odd. The others are multiplied in fp8.
+  // The matrices of attention are multiplied in fp8. A size of the MLP is no multiple of 16.
   role.shape.hidden_size = role.shape.embedding_dim = 64;
   for (const Target& target : {card, Target()})
     EXPECT_TRUE(check_linear_dtype(job, target, models).ok());

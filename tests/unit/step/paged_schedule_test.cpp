@@ -67,7 +67,7 @@ class PagedRollout {
     const std::int64_t own = sequences_[sequence].max_new_tokens;
     return own == 0 ? limits_.max_new_tokens : own;
   }
-  /// What the cache keeps of a token. Sequences of a prompt have its tokens in common.
+  /// A token's number in the cache. Sequences of a prompt share those of its tokens.
   [[nodiscard]] std::int64_t token(std::size_t sequence, std::int64_t position) const {
     const SequenceStart& s = sequences_[sequence];
     const std::size_t text = position < s.prompt_tokens ? s.prompt : 1000 + sequence;
