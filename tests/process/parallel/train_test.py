@@ -123,6 +123,24 @@ class Train(TrainCase):
             one, two = (read_lines(self.home / f"out/{f}/validation.jsonl")[0]["val/loss"] for f in (f"{folder}-alone", folder))
             self.assertAlmostEqual(one, two, 6)
 
+    def test_ranks_of_an_evaluation_plan_for_the_least_memory(self):
+        """Otherwise they would decode other numbers of sequences together, and exchange other parts of the responses."""
+        def command(memory):
+            return (launch.NEAP, "eval", "out/sft", "many.jsonl", "--config", "ppo.toml", "--json", f"device.memory={memory}")
+
+        lines = (self.home / "prompts_val.jsonl").read_text().splitlines(keepends=True)
+        (self.home / "many.jsonl").write_text("".join((lines * 200)[:200]))
+        refused = launch.run(1, *command("1MiB"), cwd=self.home)
+        least = re.search(r"minimum capacity is (\d+) MiB", refused.stderr)[1]
+        outputs = []
+        for first, second in (("1GiB", "1GiB"), ("1GiB", f"{least}MiB")):
+            result = launch.run(1, launch.MPIRUN, *launch.FLAGS, "-n", "1", *command(first), ":", "-n", "1", *command(second), cwd=self.home)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            outputs.append(json.loads(result.stdout))
+        roomy, tight = outputs
+        self.assertEqual(roomy["metrics"], tight["metrics"])
+        self.assertLess(tight["planned_peak"], roomy["planned_peak"])
+
     def test_every_preference_loss_is_the_same_on_one_rank_and_two(self):
         lora = ["actor_rollout_ref.model.lora_rank=4"]
         for name, words in {"sigmoid": ["dpo.label_smoothing=0.1"], "sigmoid_norm": [], "ipo": [], "ipo_sum": [], "hinge": lora,
