@@ -32,6 +32,7 @@ ComputeStream::ComputeStream(c10::Device device) {
 
 ComputeStream::Current::Current(const ComputeStream& stream) {
   if (!stream.stream_) return;
+  device_.reset_device(stream.stream_->device());
   const c10::Stream before = current_stream(stream.stream_->device());
   if (before == *stream.stream_) return;
   order(before, *stream.stream_);

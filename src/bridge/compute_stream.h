@@ -9,6 +9,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 
 #include <optional>
@@ -25,9 +26,9 @@ class ComputeStream {
   /// The driver's handle; kDefault for a CPU.
   [[nodiscard]] device::StreamId id() const { return id_; }
 
-  /// Makes the stream libtorch's current one on this thread while it lives. Work on it starts after
-  /// earlier work of the previous stream, and later work of the previous stream starts after work
-  /// on it. The host never waits.
+  /// Makes the stream and its GPU libtorch's current ones on this thread while it lives. Work on it
+  /// starts after earlier work of the previous stream, and later work of the previous stream starts
+  /// after work on it. The host never waits.
   class Current {
    public:
     explicit Current(const ComputeStream& stream);
@@ -36,6 +37,9 @@ class ComputeStream {
     ~Current();
 
    private:
+    // libtorch's events switch to the current GPU when they are done. If that is another one, this
+    // creates a context there, which takes half a GiB.
+    c10::OptionalDeviceGuard device_;
     std::optional<c10::Stream> before_;  // nullopt: nothing changed
   };
 
