@@ -56,6 +56,8 @@ class RuntimeImpl final : public Runtime {
  private:
   void mark(trace::EventKind kind, std::string_view name);
   void leave_room(std::size_t phase);
+  /// Whether `next` begins with the pages of the pool of `phase`.
+  [[nodiscard]] bool pool_stays(std::size_t phase, std::size_t next) const;
   void give_pool_back();
   void add_streamed(std::size_t index);
   [[nodiscard]] std::vector<SlotPart> slots_of(const plan::TagPlan& tag) const;
@@ -263,7 +265,7 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
   } catch (const Error& e) {
     throw Error(Status(e.status()).with_context(format("entering phase \"{}\"", name)));
   }
-  if (pool_of_ != index) give_pool_back();
+  if (pool_of_ && !pool_stays(*pool_of_, index)) give_pool_back();
   leave_room(index);
   const Clock::time_point start = Clock::now();
   for (auto& [tag, blocks] : streamed_blocks_) throw_if_error(blocks.open());
@@ -276,18 +278,28 @@ std::unique_ptr<Runtime::Scope> RuntimeImpl::phase(spec::PhaseId id) {
       [this, index, entry = std::move(entry), start] { return end_phase(index, entry, start); });
 }
 
-// Kept pages are useful only if the same phase follows and no tag moves.
+bool RuntimeImpl::pool_stays(std::size_t phase, std::size_t next) const {
+  const std::vector<spec::PhaseId>& followers = plan_.phases[phase].pool_for;
+  return std::find(followers.begin(), followers.end(), plan_.phases[next].id) != followers.end();
+}
+
 void RuntimeImpl::give_pool_back() {
   if (std::exchange(pool_of_, std::nullopt)) transients_->give_back();
 }
 
 // The arena keeps pages for the next tag. Together with libtorch's allocator they must stay under
-// the limit. On the CPU both take pages from the arena.
+// the limit and within the GPU's free memory, because libraries and other processes may take more
+// than the plan has for them. On the CPU both take pages from the arena.
 void RuntimeImpl::leave_room(std::size_t phase) {
-  if (!context_.torch().is_cuda() || plan_.capacity.is_zero()) return;
+  const Bytes store = arena_->stats().page_store;
+  if (!context_.torch().is_cuda() || store.is_zero()) return;
   const Bytes transient = plan_.phases[phase].transient + kTorchCudaSegment;
-  const Bytes most = saturating_sub(plan_.capacity, executor_->persistent() + transient);
-  if (arena_->stats().page_store > most) (void)value_or_throw(arena_->release_store(most));
+  Bytes most = store;
+  if (!plan_.capacity.is_zero())
+    most = std::min(most, saturating_sub(plan_.capacity, executor_->persistent() + transient));
+  const device::MemoryInfo memory = value_or_throw(context_.device()->memory());
+  if (!pool_of_) most = std::min(most, saturating_sub(store + memory.free, transient));
+  if (store > most) (void)value_or_throw(arena_->release_store(most));
 }
 
 Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_point start) {
@@ -312,15 +324,16 @@ Status RuntimeImpl::end_phase(std::size_t index, Transition entry, Clock::time_p
   const Status copied = executor_->finish_copies(m.behind);
   m.entry = std::move(entry);
   m.persistent = executor_->persistent();
-  const TransientUse use = transients_->close(name, plan_.phases[index].keeps_pool);
-  if (plan_.phases[index].keeps_pool) pool_of_ = index;
+  const bool keeps = !plan_.phases[index].pool_for.empty();
+  const TransientUse use = transients_->close(name, keeps);
+  pool_of_ = keeps ? std::optional(index) : std::nullopt;
   m.transient_allocated = use.allocated;
   m.transient_reserved = use.reserved;
   m.fragmentation_at_peak = use.fragmentation;
   if (use.refused) {
     const Result<device::MemoryInfo> memory = context_.device()->memory();
     device::MemoryInfo after = memory.ok() ? *memory : device::MemoryInfo();
-    if (plan_.phases[index].keeps_pool) after.free += m.transient_reserved;
+    if (keeps) after.free += m.transient_reserved;
     accounts_->note_oom(m, *use.refused, after);
   }
   const Status within = accounts_->add(std::move(m));

@@ -146,5 +146,24 @@ TEST_F(RuntimeOnGpu, WithoutACeilingTheCardIsTheLimit) {
   EXPECT_THAT(said, AllOf(HasSubstr("4 TiB"), ::testing::Not(HasSubstr("of 0 B"))));
 }
 
+// Libraries take more of the card than a plan has for them.
+TEST_F(RuntimeOnGpu, PagesKeptForTagsAreFreedIfThePhaseNeedsThem) {
+  job_.device.memory = Bytes(0);
+  plan_.capacity = Bytes(0);
+  plan_.tags[1].need = {plan::Need::kOptional, plan::Need::kOptional};
+  plan_.schedule[0].resident = {true, false, false};
+  const auto runtime = make();
+  const auto free = [&] { return runtime->context().device()->memory()->free; };
+  const auto store = [&] { return runtime->arena().stats().page_store; };
+  EXPECT_TRUE(runtime->phase(kLearn)->close().ok());
+  EXPECT_TRUE(runtime->phase(kLook)->close().ok());
+  ASSERT_EQ(store(), 8_MiB) << "the optimizer's";
+  std::vector<at::Tensor> others{take(free() - 60_MiB)};
+  while (free() > 26_MiB) others.push_back(take(1_MiB));
+  const auto phase = runtime->phase(kLook);
+  EXPECT_EQ(store(), Bytes());
+  EXPECT_NO_THROW((void)take(6_MiB));
+}
+
 }  // namespace
 }  // namespace neap::bridge
