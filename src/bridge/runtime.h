@@ -5,8 +5,8 @@
 //           Tensors created outside a phase, or under HostScope, are in ordinary host memory, as
 //           with a GPU. On CUDA, regions are arena regions of the GPU, and temporaries come from
 //           libtorch's own allocator. Pools are emptied at a phase's end. If the plan says so
-//           (PhasePlan::keeps_pool), they are emptied only when another phase begins or a tag
-//           moves.
+//           (PhasePlan::pool_for), they are emptied only before a phase that it does not name, or
+//           when a tag moves.
 // Settings  libtorch's process-wide settings are this runtime's only inside its phases and holds
 //           (device_context.h). Runtimes of one process take turns: one phase is open at a time.
 // Threads   one thread opens and closes phases; any thread may create and free tensors, including

@@ -29,4 +29,10 @@ void CountedMemory::release(std::uint64_t address) {
   if (!status.ok() && status_.ok()) status_ = std::move(status);
 }
 
+void CountedMemory::give_back() {
+  Status status = allocator_.empty_cache();
+  if (!status.ok() && status_.ok()) status_ = std::move(status);
+  allocator_.reset_peaks();
+}
+
 }  // namespace neap::plan

@@ -20,6 +20,8 @@ class CountedMemory final : public step::MemorySink {
 
   [[nodiscard]] std::uint64_t allocate(std::int64_t bytes) override;
   void release(std::uint64_t address) override;
+  /// Frees the pages that no tensor uses, as a phase does at its end.
+  void give_back();
 
   [[nodiscard]] Bytes peak_reserved() const { return allocator_.stats().peak_reserved; }
   [[nodiscard]] Bytes peak_allocated() const { return allocator_.stats().peak_allocated; }

@@ -6,7 +6,6 @@
 
 #include "base/format.h"
 #include "plan/counting/counted_backend.h"
-#include "plan/counting/counted_memory.h"
 #include "plan/rates/device_rates.h"
 #include "step/counting/cublas_workspaces.h"
 #include "step/generation/decode_graphs.h"
@@ -124,19 +123,24 @@ Result<PhasePlan> predict_phase(const spec::Job& job, const JobModels& models, c
   return plan;
 }
 
-Result<bool> keeps_pool(const spec::Job& job, const JobModels& models, const Target& target,
-                        const spec::Phase& phase) {
-  NEAP_TRY_ASSIGN(const cache::Settings settings, pool_settings(job, target));
-  const step::KernelProfile profile = kernel_profile(job, target, &phase);
-  CountedMemory memory(settings);
-  step::CountingOps first(memory, profile, kRepeats), second(memory, profile, kRepeats);
-  const CublasWorkspaces workspaces(first);
-  const step::Dtype dtype = compute_dtype(job, target);
-  count_phase(first, job, models, dtype, phase, kDecodeSteps);
-  const Bytes once = memory.peak_reserved();
-  count_phase(second, job, models, dtype, phase, kDecodeSteps);
-  NEAP_TRY(in_phase(memory.status(), phase));
-  return memory.peak_reserved() == once;
+struct SharedPool::Workspaces {
+  Workspaces(CountedMemory& memory, const step::KernelProfile& profile)
+      : ops(memory, profile, 1), held(ops) {}
+  step::CountingOps ops;
+  CublasWorkspaces held;
+};
+
+SharedPool::SharedPool(const cache::Settings& settings, const step::KernelProfile& profile)
+    : memory_(settings), workspaces_(std::make_unique<Workspaces>(memory_, profile)) {}
+
+SharedPool::~SharedPool() = default;
+
+Result<Bytes> SharedPool::run(const spec::Job& job, const JobModels& models, const Target& target,
+                              const spec::Phase& phase) {
+  step::CountingOps ops(memory_, kernel_profile(job, target, &phase), kRepeats);
+  count_phase(ops, job, models, compute_dtype(job, target), phase, kDecodeSteps);
+  NEAP_TRY(in_phase(memory_.status(), phase));
+  return memory_.peak_reserved();
 }
 
 }  // namespace neap::plan

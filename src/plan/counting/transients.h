@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "cache/settings.h"
+#include "plan/counting/counted_memory.h"
 #include "plan/counting/tags.h"
 #include "plan/results/memory_plan.h"
 #include "step/counting/counting_ops.h"
@@ -35,10 +37,25 @@ enum class Accuracy : std::uint8_t {
                                               const Target& target, const spec::Phase& phase,
                                               Accuracy accuracy = Accuracy::kExact);
 
-/// Whether a second run of a phase that starts with the first run's pages takes no more memory:
-/// PhasePlan::keeps_pool, which make_plan() fills. Only a run needs it; it takes as long as two
-/// predictions.
-[[nodiscard]] Result<bool> keeps_pool(const spec::Job& job, const JobModels& models,
-                                      const Target& target, const spec::Phase& phase);
+/// A pool whose pages stay from phase to phase.
+class SharedPool {
+ public:
+  SharedPool(const cache::Settings& settings, const step::KernelProfile& profile);
+  ~SharedPool();
+  SharedPool(const SharedPool&) = delete;
+  SharedPool& operator=(const SharedPool&) = delete;
+
+  /// Counts a run of `phase`. Returns the bytes that the pool then has reserved. Takes as long as
+  /// predict_phase().
+  [[nodiscard]] Result<Bytes> run(const spec::Job& job, const JobModels& models,
+                                  const Target& target, const spec::Phase& phase);
+  /// Frees the pages that no tensor uses.
+  void give_back() { memory_.give_back(); }
+
+ private:
+  struct Workspaces;
+  CountedMemory memory_;
+  std::unique_ptr<Workspaces> workspaces_;  // of cuBLAS
+};
 
 }  // namespace neap::plan

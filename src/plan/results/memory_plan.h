@@ -141,9 +141,9 @@ struct PhasePlan {
   double peer_seconds = 0;    ///< exposed time of collectives; included in `seconds`
   std::int64_t times = 1;     ///< runs per step; 0: once, before the first step
   double share = 1;           ///< fraction of steps that include it
-  /// Whether the next run of the phase may keep the pool's pages, if no moves are in between: its
-  /// peak is then no higher than with new pages.
-  bool keeps_pool = false;
+  /// Phases that begin with the pages of this phase's pool if they follow it and no tag moves in
+  /// between (kept_pools.h). Others begin with an empty pool.
+  std::vector<spec::PhaseId> pool_for{};
   step::OfAxes<double> axis_seconds{};  ///< exposed communication per axis
   PassSeconds passes{};   ///< for training phases of a pipeline stage: parts of `seconds`
   double flops = 0;       ///< matrix products and attention, per step

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "plan/results/plan_words.h"
+#include "plan/search/kept_pools.h"
 #include "plan/search/plan_search.h"
 #include "plan/search/tunables.h"
 
@@ -267,21 +268,6 @@ Result<PlanWithOutlook> make_plan_with_outlook(const spec::Job& job, const Targe
   return out;
 }
 
-// For the phase that is a whole step. It is computed only for the final plan.
-Status find_kept_pool(const spec::Job& configured, const Target& target, MemoryPlan& plan) {
-  spec::Job job = configured;
-  spec::apply(plan.changes, job);
-  const spec::Recipe recipe = spec::describe(job, plan.modes);
-  for (std::size_t p = 0; p < recipe.phases.size(); ++p) {
-    if (!recipe.phases[p].follows_itself) continue;
-    NEAP_TRY_ASSIGN(JobModels models, Drafts::read(job, target));
-    for (const ActivationPlan& kept : plan.activations)
-      models.slot(kept.model)->checkpointing = kept.checkpointing;
-    NEAP_TRY_ASSIGN(plan.phases[p].keeps_pool, keeps_pool(job, models, target, recipe.phases[p]));
-  }
-  return {};
-}
-
 Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target) {
   return make_plan(job, target, FixedChoices());
 }
@@ -292,7 +278,7 @@ Result<MemoryPlan> make_plan(const spec::Job& job, const Target& target,
                   PlanSearch::make(job, target, PlanSearch::Scope::kConfigured, fixed));
   Result<MemoryPlan> plan = search.fastest(target.capacity);
   if (!plan.ok()) return with_suggestions(job, target, plan.status());
-  NEAP_TRY(find_kept_pool(job, target, *plan));
+  NEAP_TRY(keep_pools(job, target, *plan));
   return plan;
 }
 

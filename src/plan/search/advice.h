@@ -71,8 +71,4 @@ struct PlanOrLeast {
 };
 [[nodiscard]] Result<PlanOrLeast> plan_or_least(const spec::Job& job, const Target& target,
                                                 const FixedChoices& fixed);
-/// Computes PhasePlan::keeps_pool, which only a run needs. It takes as long as two predictions.
-[[nodiscard]] Status find_kept_pool(const spec::Job& configured, const Target& target,
-                                    MemoryPlan& plan);
-
 }  // namespace neap::plan

@@ -10,6 +10,7 @@
 #include "parallel/run_collectively.h"
 #include "plan/search/advice.h"
 #include "plan/search/common_choices.h"
+#include "plan/search/kept_pools.h"
 #include "spec/recipe/job_change.h"
 
 namespace neap::rlhf {
@@ -78,7 +79,7 @@ plan::MemoryPlan plan_of_kind(const spec::Job& job, const plan::Target& own,
     if (refused == kind) throw_if_error(plans.refusal(common));
     if (refused) return;
     plan = value_or_throw(plans.take(common));
-    throw_if_error(plan::find_kept_pool(job, target, plan));
+    throw_if_error(plan::keep_pools(job, target, plan));
   });
   return plan;
 }

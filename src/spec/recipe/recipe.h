@@ -150,8 +150,6 @@ struct Phase {
   std::int64_t logits_chunk = kLogitsChunk;  ///< elements of a chunk of logits
   bool graphs =
       false;  ///< a generation decodes in CUDA graphs if it can (step/generation/decode_graphs.h)
-  /// Whether it may follow itself, because steps may have no other phase.
-  bool follows_itself = false;
   /// Number of runs per step. A backward phase and its update alternate. 0: the phase runs once,
   /// before the first step, and only the tags that it needs are on the device.
   std::int64_t times = 1;

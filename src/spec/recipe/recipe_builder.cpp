@@ -91,11 +91,6 @@ Recipe RecipeBuilder::take() {
                         {TagKind::kBlocks, model.id});
   }
   for (Phase& p : recipe_.phases) fill_tags(p);
-  const auto of_every_step = [](const Phase& p) { return p.times > 0 && p.share >= 1; };
-  if (std::count_if(recipe_.phases.begin(), recipe_.phases.end(), of_every_step) == 1) {
-    Phase& only = *std::find_if(recipe_.phases.begin(), recipe_.phases.end(), of_every_step);
-    only.follows_itself = only.times == 1;
-  }
   return std::move(recipe_);
 }
 

@@ -81,7 +81,7 @@ TEST_F(RuntimeTest, TensorsOfAPhaseComeFromItsPoolAndTheirPagesGoBack) {
 
 TEST_F(RuntimeTest, APhaseThatFollowsItselfBeginsWithThePagesOfThePool) {
   plan::MemoryPlan plan = small_plan(32_MiB);
-  plan.phases[0].keeps_pool = true;
+  plan.phases[0].pool_for = {kLook};
   job_.device.kind = "cpu";
   job_.device.memory = 32_MiB;
   const auto runtime = Runtime::make(job_, choose_run_device(job_.device), plan, nullptr);

@@ -255,7 +255,7 @@ TEST_F(DegreeSearch, SequencesAreDividedOnlyWhereTheyArePacked) {
 // Candidates are ranked without what only a run asks for.
 TEST_F(DegreeSearch, APlanForARunSaysThatThePoolOfItsOnePhaseStays) {
   const auto kept = [&](const Result<MemoryPlan>& plan) {
-    return plan.ok() && plan->phases.front().keeps_pool;
+    return plan.ok() && !plan->phases.front().pool_for.empty();
   };
   EXPECT_TRUE(kept(make_plan(open(1, {}).job, target_)));
   EXPECT_FALSE(kept(make_plan(open(1, {"memory.optimizer_offload=phase_split"}).job, target_)));
