@@ -9,7 +9,8 @@ other figures are of the run without it. sft: full training of Qwen2.5 with the 
 recomputed; -fp8: layers in fp8. saves: with a checkpoint of 21.6 GB every four steps. lora: rank 16 on Qwen3, 8 x 2 048 tokens, two samples a micro-batch. ppo: actor and reference OPT-1.3b, critic and reward OPT-350m,
 8 x (256 + 256). grpo: LoRA-32 of Qwen2.5-1.5B, two prompts with four samples of 256 + 768 tokens, under 3 165 MiB with two sequences decoded
 together, and with room for all. rollout: eight prompts with eight samples of 512 + up to 1 024 tokens: 16 slots, as many tokens in pages
-for 64 sequences, and 64 slots; their prompts are long if no other case is asked for.
+for 64 sequences, and 64 slots; fewer and auto: in 5 GiB, with fewer sequences and with pages that the plan chooses. Their prompts are long
+if no other case is asked for.
 Writes OUT_DIR/step_speed.jsonl, a line a run, and a table on stdout. Models are made before the first case, in $TMPDIR. After M minutes
 (default 9) no further case starts. Exits 1 if a run fails or a phase takes other memory than planned. --rehearse: tiny models on the host.
 """
@@ -49,7 +50,9 @@ WORK = {"sft-1.5b": (Case("qwen2.5-1.5b", "sft", 8, 64, 1984), None, [*AUTO, *CU
         "grpo": (GRPO, None, LORA32, 4),
         "rollout-slots": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=16"], 3),
         "rollout-pages": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64", f"{ROLLOUT}.max_total_tokens=24576"], 3),
-        "rollout-all": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64"], 3)}
+        "rollout-all": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64"], 3),
+        "rollout-fewer": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64", "device.memory=5GiB"], 3),
+        "rollout-auto": (SAMPLES, None, [*VARIED, f"{ROLLOUT}.batch_size=64", f"{ROLLOUT}.max_total_tokens=auto", "device.memory=5GiB"], 3)}
 USUAL = ["sft-1.5b", "sft-7b-recompute", "lora-0.6b", "lora-1.7b", "lora-4b", "lora-8b", "ppo", "grpo-3gib", "grpo"]
 
 
