@@ -1,5 +1,5 @@
-// Sizes and arguments of the decoding kernels. Included by their sources (append.cu, attend.cu,
-// few_rows.cu, some_rows.cu, adapters.cu) and by the code that plans and launches them.
+// Sizes and arguments of the decoding kernels. Included by their sources (append.cu, attend.cu, few_rows.cu,
+// normed_rows.cu, some_rows.cu, adapters.cu) and by the code that plans and launches them.
 #pragma once
 
 #ifdef __CUDACC__
@@ -48,7 +48,10 @@ constexpr int kTile = 8;    ///< rows of a matrix, or of x, that are multiplied 
 
 constexpr int kPageTokens = 64;  ///< tokens of a page of the KV cache
 
-constexpr int kWarps = 16;  ///< of a block of few_rows.cu
+// A block of few_rows.cu or normed_rows.cu:
+constexpr int kWarps = 16;
+constexpr int kRoundColumns = 32 * kWarps;      ///< that its warps multiply at once
+constexpr int kMostNormed = 4 * kRoundColumns;  ///< columns of x in normed_rows.cu
 
 constexpr int kMostHeads = 4;  ///< that share keys, of a block of attend.cu
 
@@ -83,6 +86,15 @@ struct Matrices {
     for (const int n : out) sum += n;
     return sum;
   }
+};
+
+/// A norm of rows of x before they are multiplied: x / rms (weight + offset), or centered, with a bias.
+template <class T>
+struct RowsNorm {
+  const T* weight;  ///< null on the host: no norm
+  const T* bias;    ///< null: none
+  float eps, offset;
+  int centered;
 };
 
 constexpr int kMostAdapters = kMostMatrices / 2;

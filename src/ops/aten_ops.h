@@ -236,12 +236,16 @@ class AtenOps {
                                   std::int64_t out) const {
     return kernels_.own.row_product(dtype, rows, in, out) != step::RowProduct::kLibrary;
   }
+  [[nodiscard]] bool own_normed_rows(step::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                     std::int64_t out) const {
+    return kernels_.own.normalizes(dtype, rows, in, out);
+  }
   [[nodiscard]] Tensor few_rows_products(const Tensor& x,
                                          const step::FewMatrices<Tensor>& by) const;
-  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const step::FewMatrices<Tensor>& by,
                                           spec::Activation kind) const;
-  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const;
-  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w, const Tensor& bias) const;
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const step::FewMatrices<Tensor>& by,
                                       spec::Activation kind) const;
   void add_row_adapters_(const Tensor& y, const step::RowAdapters<Tensor>& by) const;
   void add_adapted_rows_(const Tensor& sum, const Tensor& y,

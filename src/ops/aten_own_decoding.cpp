@@ -175,6 +175,7 @@ Tensor AtenOps::append_and_attend_pages_(const step::PagedKeys<Tensor>& cache,
 namespace {
 
 using Matrices = kernels::decoding::Matrices<void>;
+using RowsNorm = kernels::decoding::RowsNorm<void>;
 constexpr std::int64_t kThreads = kWarp * kernels::decoding::kWarps;
 constexpr const char* kRowProduct = "product of few rows";
 
@@ -198,13 +199,30 @@ Matrices matrices_of(const step::FewMatrices<Tensor>& by, const Tensor& x) {
   }
   return to;
 }
-// A product of rows x with matrices, to y, and its epilogue.
+bool pairs_of_tiles(const Matrices& by) {
+  return std::ranges::all_of(by.out, [](int n) { return n % (2 * kTile) == 0; });
+}
+RowsNorm norm_before(const step::RowsNorm<Tensor>& norm, const Tensor& x) {
+  if (!norm.weight.defined()) return {};
+  for (const Tensor& t : {norm.weight, norm.bias}) {
+    if (!t.defined()) continue;
+    check_whole(t, x, kRowProduct);
+    if (t.numel() != x.size(1))
+      throw Error(ErrorCode::kInternal, format("{}: a norm of {} columns for rows of {}",
+                                               kRowProduct, t.numel(), x.size(1)));
+  }
+  return {norm.weight.const_data_ptr(), pointer(norm.bias), static_cast<float>(norm.eps),
+          norm.kind == spec::NormKind::kRmsOffset ? 1.0F : 0.0F,
+          static_cast<int>(norm.kind == spec::NormKind::kLayerNorm)};
+}
+// A product of rows x, or their norm, with matrices, to y, and its epilogue.
 struct RowsProduct {
   const Tensor &y, &x;
   Matrices matrices;
   int activation = kNoActivation;
   bool adds = false;   // to y's values
   bool gated = false;  // y = activation(first) * second
+  RowsNorm norm{};
 
   [[nodiscard]] std::int64_t out() const { return matrices.columns(); }
 };
@@ -236,13 +254,30 @@ void multiply_few(const RowsProduct& p) {
   // Large matrices fill the GPU with blocks of two tiles. For others with many columns, more tiles
   // are in flight.
   constexpr std::int64_t kShortColumns = 1024, kManyRows = 4096;
-  const bool wide = p.y.size(1) >= kManyRows &&
-                    std::ranges::all_of(p.matrices.out, [](int n) { return n % (2 * kTile) == 0; });
+  const bool wide = p.y.size(1) >= kManyRows && pairs_of_tiles(p.matrices);
   const char* const kernel = wide ? "wide" : columns <= kShortColumns ? "short" : "long";
   launch(p.x, "few_rows", format("few_rows_{}", kernel),
          {p.y.size(1) / (wide ? 2 * kTile : kTile), 1, kThreads, 1, /*early=*/true},
          p.y.mutable_data_ptr(), p.x.const_data_ptr(), p.matrices, p.x.stride(0), rows, columns,
          p.activation, static_cast<int>(p.adds));
+}
+void multiply_normed(const step::OwnKernels& own, const RowsProduct& p) {
+  using namespace kernels::decoding;
+  const int rows = static_cast<int>(p.x.size(0)), columns = static_cast<int>(p.x.size(1));
+  const std::int64_t rounds = std::max(2, (columns + kRoundColumns - 1) / kRoundColumns);
+  // A multiprocessor has two blocks, or one that reads four rounds of two tiles at once.
+  const bool most = rounds == kMostNormed / kRoundColumns;
+  const bool wide = most && !p.gated && pairs_of_tiles(p.matrices);
+  const std::int64_t tiles = p.y.size(1) / (wide ? 2 * kTile : kTile);
+  const std::int64_t at_once = own.multiprocessors * (wide || (most && p.gated) ? 1 : 2);
+  launch(p.x, "normed_rows",
+         format("normed_rows_{}{}",
+                p.gated ? "gated_"
+                : wide  ? "wide_"
+                        : "",
+                rounds),
+         {std::min(tiles, at_once), 1, kThreads, 1, /*early=*/true}, p.y.mutable_data_ptr(),
+         p.x.const_data_ptr(), p.matrices, p.x.stride(0), rows, columns, p.activation, p.norm);
 }
 void multiply_rows(const step::OwnKernels& own, const RowsProduct& p) {
   const std::int64_t rows = p.x.size(0);
@@ -254,7 +289,14 @@ void multiply_rows(const step::OwnKernels& own, const RowsProduct& p) {
     throw Error(ErrorCode::kInternal, format("{}: results of other sizes", kRowProduct));
   if (p.x.stride(1) != 1 || vector_width({p.x}, {p.x.size(1)}) == 1)
     throw Error(ErrorCode::kInternal, format("{}: a kernel takes rows of vectors", kRowProduct));
-  switch (own.row_product(bridge::to_step(p.x.scalar_type()), rows, p.x.size(1), p.out())) {
+  const step::Dtype dtype = bridge::to_step(p.x.scalar_type());
+  if (p.norm.weight != nullptr) {
+    if (!own.normalizes(dtype, rows, p.x.size(1), p.out()))
+      throw Error(ErrorCode::kInternal, format("{}: no kernel for their norm", kRowProduct));
+    multiply_normed(own, p);
+    return;
+  }
+  switch (own.row_product(dtype, rows, p.x.size(1), p.out())) {
     case step::RowProduct::kFewRows:
       multiply_few(p);
       return;
@@ -274,30 +316,34 @@ Tensor AtenOps::few_rows_products(const Tensor& x, const step::FewMatrices<Tenso
   std::int64_t columns = 0;
   for (const Tensor& w : by.weight) columns += w.defined() ? w.size(0) : 0;
   Tensor y = at::empty({x.size(0), columns}, x.options());
-  multiply_rows(kernels_.own, {.y = y, .x = x, .matrices = matrices_of(by, x)});
-  return y;
-}
-Tensor AtenOps::few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
-                                   spec::Activation kind) const {
-  Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
-  multiply_rows(kernels_.own, {.y = y,
-                               .x = x,
-                               .matrices = matrices_of({{w}, {bias}}, x),
-                               .activation = static_cast<int>(kind)});
-  return y;
-}
-void AtenOps::add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) const {
   multiply_rows(kernels_.own,
-                {.y = sum, .x = x, .matrices = matrices_of({{w}, {}}, x), .adds = true});
+                {.y = y, .x = x, .matrices = matrices_of(by, x), .norm = norm_before(by.norm, x)});
+  return y;
 }
-Tensor AtenOps::few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
-                               spec::Activation kind) const {
-  Tensor y = at::empty({x.size(0), gate.size(0)}, x.options());
+Tensor AtenOps::few_rows_activated(const Tensor& x, const step::FewMatrices<Tensor>& by,
+                                   spec::Activation kind) const {
+  Tensor y = at::empty({x.size(0), by.weight[0].size(0)}, x.options());
   multiply_rows(kernels_.own, {.y = y,
                                .x = x,
-                               .matrices = matrices_of({{gate, up}, {}}, x),
+                               .matrices = matrices_of(by, x),
                                .activation = static_cast<int>(kind),
-                               .gated = true});
+                               .norm = norm_before(by.norm, x)});
+  return y;
+}
+void AtenOps::add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w,
+                            const Tensor& bias) const {
+  multiply_rows(kernels_.own,
+                {.y = sum, .x = x, .matrices = matrices_of({{w}, {bias}}, x), .adds = true});
+}
+Tensor AtenOps::few_rows_gated(const Tensor& x, const step::FewMatrices<Tensor>& by,
+                               spec::Activation kind) const {
+  Tensor y = at::empty({x.size(0), by.weight[0].size(0)}, x.options());
+  multiply_rows(kernels_.own, {.y = y,
+                               .x = x,
+                               .matrices = matrices_of(by, x),
+                               .activation = static_cast<int>(kind),
+                               .gated = true,
+                               .norm = norm_before(by.norm, x)});
   return y;
 }
 

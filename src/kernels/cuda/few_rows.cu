@@ -3,33 +3,8 @@
 // Sums have a fixed order, so a row's result does not depend on other rows. Reading of matrices
 // begins before the previous kernel has ended.
 
-#include "activation.cuh"
-#include "eight.cuh"
+#include "few_rows.cuh"
 
-constexpr int kStep = 32;  // columns of a warp at once
-
-/// Adds the products of 8 rows of x with a tile, over 16 columns. Rows 8 to 15 are zero.
-__device__ inline void add_products(float (&sum)[4], unsigned x0, unsigned x1, unsigned w0,
-                                    unsigned w1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, "
-      "{%7, %8}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(x0), "r"(0u), "r"(x1), "r"(w0), "r"(w1));
-}
-
-/// Sums of the block's tiles, by warp.
-template <int TILES>
-struct Sums {
-  float of_warps[kWarps][TILES][kTile * kTile];
-  /// Element i of a tile belongs to row (i / kTile) of x.
-  __device__ float total(int tile, int i) const {
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += of_warps[w][tile][i];
-    return sum;
-  }
-};
 /// Multiplies tiles from `tiles` on. A warp has DEPTH steps of matrix loads in flight. `read` is called
 /// once the previous kernel has ended.
 template <int TILES, int DEPTH, class Read>
@@ -37,8 +12,8 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
                                 long long stride, int rows, int columns, const Read& read) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = lane / 4;  // of a tile, and of x
-  const int first = lane % 4 * kOfLane;
+  const int row = lane / kLanesOfRow;  // of a tile, and of x
+  const int first = lane % kLanesOfRow * kOfLane;
   const int steps = (columns + kStep - 1) / kStep;
   const Bf16* from[TILES];
 #pragma unroll
@@ -77,11 +52,7 @@ __device__ inline void multiply(Sums<TILES>& sums, const Bf16* const (&tiles)[TI
       }
     }
   }
-#pragma unroll
-  for (int n = 0; n < TILES; ++n) {
-    sums.of_warps[warp][n][2 * lane] = sum[n][0];
-    sums.of_warps[warp][n][2 * lane + 1] = sum[n][1];
-  }
+  sums.put(warp, lane, sum);
   __syncthreads();
 }
 
@@ -93,29 +64,18 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
   let_next_start();
   const long long to = static_cast<long long>(blockIdx.x) * TILES * kTile;
   const long long all = by.columns();
-  long long begin = to;
-  const Bf16* weight = nullptr;
-  const Bf16* bias = nullptr;
-#pragma unroll
-  for (int m = 0; m < kMostMatrices; ++m) {
-    if (weight != nullptr) break;
-    if (begin < by.out[m]) {
-      weight = by.weight[m];
-      bias = by.bias[m];
-    } else {
-      begin -= by.out[m];
-    }
-  }
+  const MatrixRows at = tile_of(by, to, columns);
   const Bf16* tiles[TILES];
 #pragma unroll
-  for (int n = 0; n < TILES; ++n) tiles[n] = weight + (begin + n * kTile) * columns;
+  for (int n = 0; n < TILES; ++n)
+    tiles[n] = at.weight + static_cast<long long>(n) * kTile * columns;
   const int i = static_cast<int>(threadIdx.x) % (kTile * kTile);
   const int tile = static_cast<int>(threadIdx.x) / (kTile * kTile);
   const int row = i / kTile;
   const int column = tile * kTile + i % kTile;
   const bool writes = tile < TILES && row < rows;
   float offset = 0;
-  if (bias != nullptr && writes) offset = widen(bias[begin + column]);
+  if (at.bias != nullptr && writes) offset = widen(at.bias[column]);
   Bf16* const place = y + row * all + to + column;
   float before = 0;
   multiply<TILES, DEPTH>(sums, tiles, x, stride, rows, columns, [&] {
@@ -123,7 +83,7 @@ __device__ inline void few_rows(Bf16* y, const Bf16* x, const Matrices<Bf16>& by
   });
   if (!writes) return;
   float sum = sums.total(tile, i);
-  if (bias != nullptr) sum += offset;
+  if (at.bias != nullptr) sum += offset;
   if (adds) sum += before;
   if (activation != kNoActivation) sum = activated(activation, widen(narrow<Bf16>(sum)));
   *place = narrow<Bf16>(sum);
@@ -151,8 +111,5 @@ extern "C" __global__ void __launch_bounds__(kWarp* kWarps, 2)
   const int i = static_cast<int>(threadIdx.x);
   if (i >= rows * kTile) return;
   const int row = i / kTile;
-  const float gate = widen(narrow<Bf16>(sums.total(0, i)));
-  const float up = widen(narrow<Bf16>(sums.total(1, i)));
-  const float a = widen(narrow<Bf16>(activated(activation, gate)));
-  y[row * static_cast<long long>(by.out[0]) + tile + i % kTile] = narrow<Bf16>(a * up);
+  y[row * static_cast<long long>(by.out[0]) + tile + i % kTile] = gated_sum(sums, i, activation);
 }

@@ -213,18 +213,19 @@ CountedTensor CountingOps::few_rows_products(const CountedTensor& x,
   add_few_rows(x, elements_of(by), bytes(out));
   return out;
 }
-CountedTensor CountingOps::few_rows_activated(const CountedTensor& x, const CountedTensor& w,
-                                              const CountedTensor& bias, spec::Activation) {
-  return few_rows_products(x, {{w}, {bias}});
+CountedTensor CountingOps::few_rows_activated(const CountedTensor& x,
+                                              const FewMatrices<CountedTensor>& by,
+                                              spec::Activation) {
+  return few_rows_products(x, by);
 }
 void CountingOps::add_few_rows_(const CountedTensor& sum, const CountedTensor& x,
-                                const CountedTensor& w) {
+                                const CountedTensor& w, const CountedTensor&) {
   add_few_rows(x, elements_of({{w}, {}}), 2 * bytes(sum));
 }
-CountedTensor CountingOps::few_rows_gated(const CountedTensor& x, const CountedTensor& gate,
-                                          const CountedTensor& up, spec::Activation) {
-  CountedTensor out = make({x.size(0), gate.size(0)}, x.dtype());
-  add_few_rows(x, elements_of({{gate, up}, {}}), bytes(out));
+CountedTensor CountingOps::few_rows_gated(const CountedTensor& x,
+                                          const FewMatrices<CountedTensor>& by, spec::Activation) {
+  CountedTensor out = make({x.size(0), by.weight[0].size(0)}, x.dtype());
+  add_few_rows(x, elements_of(by), bytes(out));
   return out;
 }
 

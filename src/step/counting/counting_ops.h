@@ -177,16 +177,20 @@ class CountingOps : public CountingBase {
                                   std::int64_t out) const {
     return profile().own.row_product(dtype, rows, in, out) != RowProduct::kLibrary;
   }
-  /// x (N, in) times each of the matrices (out, in); a row has their results side by side. Requires
-  /// own_few_rows(). Biases may be undefined.
+  [[nodiscard]] bool own_normed_rows(Dtype dtype, std::int64_t rows, std::int64_t in,
+                                     std::int64_t out) const {
+    return profile().own.normalizes(dtype, rows, in, out);
+  }
+  /// x (N, in), or its norm, times each of the matrices (out, in); a row has their results side by side.
+  /// Requires own_few_rows(), with a norm own_normed_rows(). Biases may be undefined.
   [[nodiscard]] Tensor few_rows_products(const Tensor& x, const FewMatrices<Tensor>& by);
   /// The same for one matrix, followed by an activation.
-  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const FewMatrices<Tensor>& by,
                                           spec::Activation kind);
-  /// sum (N, out) += x w^T.
-  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w);
-  /// act(x gate^T) (x up^T), from gate and up (F, in): (N, F).
-  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+  /// sum (N, out) += x w^T + bias, which may be undefined.
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w, const Tensor& bias);
+  /// act(x gate^T) (x up^T), from gate and up (F, in), the first two matrices: (N, F).
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const FewMatrices<Tensor>& by,
                                       spec::Activation kind);
   /// Decoding with adapters. y (N, all out + all ranks) has the products of x with up to three matrices,
   /// then those with the adapters' first matrices. Adds the products of these with the second ones to the

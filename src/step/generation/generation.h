@@ -128,10 +128,9 @@ Sampled<T> decode_in_graphs(Ops& ops, const Weights<T>& w, const Rotations<T>& r
     const KeyLimit limit = limit_of(ops, w, cache, action.key_limit + step);
     const auto next = [&] {
       const T hidden = decode(ops, w, rotations, rows.tokens, rows.positions, cache, limit);
-      const Sampled<T> one = next_tokens(ops, w, hidden, sampling, Draw<T>{state.uniforms, {}, {}});
-      ops.copy_(rows.tokens, ops.view(one.tokens, {-1}));
+      (void)next_tokens(ops, w, hidden, sampling, Draw<T>{state.uniforms, {}, {}},
+                        Sampled<T>{rows.tokens, state.log_probs});
       ops.add_(rows.positions, rows.advance);
-      if (one.log_probs.defined()) ops.copy_(state.log_probs, one.log_probs);
     };
     ops.one_token([&] {
       ops.copy_(state.uniforms, ops.select(uniforms, 0, step));

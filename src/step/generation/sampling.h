@@ -135,13 +135,16 @@ Sampled<T> sample(Ops& ops, T logits, const SamplingOptions& options, const Draw
   return out;
 }
 
-/// By Neap's kernels. They draw from the logits that the head's product wrote.
+/// By Neap's kernels. They draw from the logits that the head's product wrote. Writes to `out` if its tensors are
+/// defined.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> draw_tokens(Ops& ops, const T& logits, const TokenDraw& by, bool log_probs,
-                       const T& uniforms) {
+                       const T& uniforms, Sampled<T> out = {}) {
   const std::int64_t rows = logits.size(0);
-  Sampled<T> out{ops.empty({rows}, Dtype::kInt64), T()};
-  if (log_probs) out.log_probs = ops.empty({rows}, Dtype::kFloat32);
+  if (!out.tokens.defined()) {
+    out.tokens = ops.empty({rows}, Dtype::kInt64);
+    if (log_probs) out.log_probs = ops.empty({rows}, Dtype::kFloat32);
+  }
   const T scratch =
       ops.empty({rows, draw_parts(logits.size(1)), draw_scratch(by.in_order())}, Dtype::kInt64);
   ops.draw_into(out.tokens, out.log_probs, scratch, logits, uniforms, by);
@@ -163,15 +166,22 @@ TokenDraw token_draw(const Weights<T>& w, const SamplingOptions& o) {
 /// The next tokens after hidden states (B, C). Neap's kernels keep the same tokens as sample(),
 /// except for rounding: they compare logits before the cap and the division, and do not round caps
 /// to the logits' type. With min_p alone they draw in the order of probability, sample() in the
-/// vocabulary's. Otherwise both draw the same token for a uniform number.
+/// vocabulary's. Otherwise both draw the same token for a uniform number. Writes to `out` if its tensors are
+/// defined.
 template <class Ops, class T = typename Ops::Tensor>
 Sampled<T> next_tokens(Ops& ops, const Weights<T>& w, const T& hidden,
-                       const SamplingOptions& options, const Draw<T>& draw) {
+                       const SamplingOptions& options, const Draw<T>& draw, Sampled<T> out = {}) {
   const TokenDraw by = token_draw(w, options);
   if (options.penalizes() ||
-      !ops.own_draw(ops.dtype(hidden), w.architecture.vocab_size, by.in_order()))
-    return sample(ops, logits(ops, w, hidden), options, draw);
-  return draw_tokens(ops, raw_logits(ops, w, hidden), by, options.log_probs, draw.uniforms);
+      !ops.own_draw(ops.dtype(hidden), w.architecture.vocab_size, by.in_order())) {
+    const Sampled<T> drawn = sample(ops, logits(ops, w, hidden), options, draw);
+    if (!out.tokens.defined()) return drawn;
+    ops.copy_(out.tokens, ops.view(drawn.tokens, {-1}));
+    if (drawn.log_probs.defined()) ops.copy_(out.log_probs, drawn.log_probs);
+    return out;
+  }
+  return draw_tokens(ops, raw_logits(ops, w, hidden), by, options.log_probs, draw.uniforms,
+                     std::move(out));
 }
 
 }  // namespace neap::step

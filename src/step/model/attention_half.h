@@ -12,9 +12,10 @@ namespace neap::step {
 template <class Ops>
 class AttentionHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
-      Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind,
-      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
+  using Base::a_, Base::adds_in_place, Base::adds_last_bias_, Base::behind_backward, Base::drops,
+      Base::finish_part, Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before,
+      Base::norm_behind, Base::normalizes_within, Base::ops_, Base::pass_, Base::rows_, Base::s_,
+      Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -111,6 +112,13 @@ class AttentionHalf : public BlockHalf<Ops> {
                        sliding ? rows_.sliding_sin : rows_.sin, inverse);
   }
 
+  // Whether the kernel that projects the heads computes the norm before it.
+  [[nodiscard]] bool normalizes_heads() const {
+    const std::int64_t out = a_.query_width() + 2 * a_.key_value_width();
+    return (!a_.query_key_norm || norms_new_heads(a_)) && heads_of_few_rows(ops_, w_, s_.input) &&
+           normalizes_within(s_.input, out, w_.attention_out);
+  }
+
   // Recomputes q and k before their norms.
   void make_projected_query_key() {
     if (s_.query.defined()) return;
@@ -123,6 +131,12 @@ class AttentionHalf : public BlockHalf<Ops> {
   void make_operands() {
     Heads<T>& heads = s_.attention.heads;
     if (rows_.fused) {
+      if (normalizes_heads()) {
+        adds_last_bias_ = true;
+        heads = with_norms(
+            project_joined_heads(ops_, a_, w_, s_.input, rows_norm(a_, w_.attention_norm)), a_, w_);
+        return;
+      }
       make_attention_input();
       if (joins_heads(ops_, a_, w_, s_.attention_input)) {
         heads = with_norms(project_joined(), a_, w_);

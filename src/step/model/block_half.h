@@ -52,9 +52,19 @@ class BlockHalf {
     return rows_.fused && !a_.parallel_residual && !a_.placement.after && a_.residual_scale == 1 &&
            (a_.placement.before || !last.bias.defined()) && ops_.ranks(spec::Axis::kTensor) == 1;
   }
+  // Whether the kernel of a half's first product, which takes few rows of x, also computes the norm before
+  // it. The half's last product, with `last`, then adds the bias.
+  [[nodiscard]] bool normalizes_within(const T& x, std::int64_t out, const Linear<T>& last) const {
+    const Dtype dtype = ops_.dtype(x);
+    if (!rows_.fused || !a_.placement.before || ops_.ranks(spec::Axis::kTensor) > 1 ||
+        !ops_.own_normed_rows(dtype, x.size(0), x.size(1), out))
+      return false;
+    return !adds_in_place(last) || !last.bias.defined() ||
+           takes_few_rows<Ops, T>(ops_, {&last}, dtype, x.size(0));
+  }
   // x times `last`, added to `sum` if it is defined.
   T last_product(const Linear<T>& last, const T& x, T sum) {
-    return rows_.fused ? decode_linear(ops_, last, x, std::move(sum))
+    return rows_.fused ? decode_linear(ops_, last, x, std::move(sum), adds_last_bias_)
                        : linear(ops_, last, x, std::move(sum));
   }
   // The norm before a half that ends with `last`.
@@ -96,7 +106,8 @@ class BlockHalf {
   const Rows<T>& rows_;
   SavedBlock<T>& s_;
   Pass pass_;
-  GradientQueue<T>* later_;  // set if the backward defers weight gradients; else null
+  GradientQueue<T>* later_;      // set if the backward defers weight gradients; else null
+  bool adds_last_bias_ = false;  // the norm before the half does not
 };
 
 }  // namespace neap::step

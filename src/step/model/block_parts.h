@@ -62,6 +62,10 @@ template <class Ops, class T = typename Ops::Tensor>
   return a.query_key_norm && !a.norm_across_heads && a.norm != spec::NormKind::kLayerNorm;
 }
 template <class T>
+RowsNorm<T> rows_norm(const spec::Architecture& a, const Norm<T>& p) {
+  return {a.norm, p.weight, p.bias, a.norm_eps};
+}
+template <class T>
 RowNorm<T> row_norm(const spec::Architecture& a, const Norm<T>& p) {
   return {p.weight, a.norm_eps, a.norm == spec::NormKind::kRmsOffset ? 1.0 : 0.0};
 }
@@ -83,10 +87,10 @@ template <class Ops, class T = typename Ops::Tensor>
   return w.heads.defined() || w.stacked.defined() || heads_of_few_rows(ops, w, h);
 }
 /// h (N, C) -> all heads, by products with adjacent matrices. Does not add the biases of stacked
-/// ones.
+/// ones. `norm` of h before that requires heads_of_few_rows().
 template <class Ops, class T = typename Ops::Tensor>
-Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w,
-                              const T& h) {
+Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block<T>& w, const T& h,
+                              const RowsNorm<T>& norm = {}) {
   const std::int64_t n = h.size(0);
   const std::int64_t heads = a.num_attention_heads;
   const std::int64_t groups = a.num_key_value_heads;
@@ -102,7 +106,8 @@ Heads<T> project_joined_heads(Ops& ops, const spec::Architecture& a, const Block
   }
   if (heads_of_few_rows(ops, w, h))
     return apart(ops.few_rows_products(h, {{w.query.weight, w.key.weight, w.value.weight},
-                                           {w.query.bias, w.key.bias, w.value.bias}}));
+                                           {w.query.bias, w.key.bias, w.value.bias},
+                                           norm}));
   if (w.heads.defined()) return apart(linear(ops, w.heads, h));
   const std::int64_t first = w.stacked.size(0) - 2;  // of the keys
   Heads<T> out;

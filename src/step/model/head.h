@@ -123,7 +123,11 @@ T logits_gradient(Ops& ops, const Weights<T>& w, T logits, const T& targets, con
 /// (R, C) -> (R, V) as the head's matrix product writes them, neither capped nor divided; whole on every rank.
 template <class Ops, class T = typename Ops::Tensor>
 T raw_logits(Ops& ops, const Weights<T>& w, const T& hidden) {
-  const T z = head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
+  const spec::Architecture& a = w.architecture;
+  const bool joins = a.final_norm && !w.project_out.defined() && ops.own_kernels(ops.dtype(hidden));
+  const T z = joins ? ops.norm_and_add_(a.norm, hidden, w.final_norm.weight, w.final_norm.bias,
+                                        a.norm_eps, T())
+                    : head_input(ops, w, hidden, static_cast<SavedHeadInput<T>*>(nullptr));
   return ops.join_columns(decode_linear(ops, w.lm_head, z), spec::Axis::kTensor);
 }
 /// (R, C) -> (R, V) wide logits, whole on every rank, for sampling.

@@ -11,9 +11,10 @@ namespace neap::step {
 template <class Ops>
 class MlpHalf : public BlockHalf<Ops> {
   using Base = BlockHalf<Ops>;
-  using Base::a_, Base::adds_in_place, Base::behind_backward, Base::drops, Base::finish_part,
-      Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before, Base::norm_behind,
-      Base::ops_, Base::pass_, Base::rows_, Base::s_, Base::w_;
+  using Base::a_, Base::adds_in_place, Base::adds_last_bias_, Base::behind_backward, Base::drops,
+      Base::finish_part, Base::last_product, Base::later_, Base::matrix_backward, Base::norm_before,
+      Base::norm_behind, Base::normalizes_within, Base::ops_, Base::pass_, Base::rows_, Base::s_,
+      Base::w_;
   using typename Base::Saved;
   using typename Base::T;
 
@@ -25,7 +26,12 @@ class MlpHalf : public BlockHalf<Ops> {
   /// The block's result (N, C), from the MLP's input and the residual stream.
   T forward(T read, T residual) {
     (a_.parallel_residual ? s_.input : s_.middle) = std::move(read);
-    make_mlp_input();
+    adds_last_bias_ = normalizes_product();
+    if (adds_last_bias_) {
+      s_.mlp_input = mlp_reads();  // The product's kernel normalizes it.
+    } else {
+      make_mlp_input();
+    }
     if (drops(Saved::kMiddle) && !a_.parallel_residual) {
       s_.middle = T();
       s_.attention_after = {};
@@ -139,24 +145,40 @@ class MlpHalf : public BlockHalf<Ops> {
       s_.activated = ops_.activate(from, a_.activation);
     }
   }
+  // Whether one kernel computes the last matrix's input from the MLP's input x, in decoding.
+  [[nodiscard]] bool takes_product(const T& x) const {
+    if (!a_.gated) return takes_few_rows(ops_, {&w_.up}, x);
+    if (a_.fused_gate)
+      return !w_.gate_up.bias.defined() && a_.intermediate_size % kernels::decoding::kTile == 0 &&
+             takes_few_rows(ops_, {&w_.gate_up}, x);
+    return !w_.gate.bias.defined() && !w_.up.bias.defined() &&
+           takes_few_rows(ops_, {&w_.gate, &w_.up}, x);
+  }
+  // Whether that kernel also computes the norm before the MLP.
+  [[nodiscard]] bool normalizes_product() {
+    if (!rows_.fused) return false;
+    const T& x = mlp_reads();
+    return takes_product(x) &&
+           normalizes_within(x, (a_.gated ? 2 : 1) * a_.intermediate_size, w_.down);
+  }
   // In decoding, computes the last matrix's input with one kernel, if there is one.
   void make_product_of_few_rows() {
     const T& x = make_mlp_read();
-    if (!a_.gated) {
-      if (takes_few_rows(ops_, {&w_.up}, x))
-        s_.activated = ops_.few_rows_activated(x, w_.up.weight, w_.up.bias, a_.activation);
-    } else if (!a_.fused_gate) {
-      if (!w_.gate.bias.defined() && !w_.up.bias.defined() &&
-          takes_few_rows(ops_, {&w_.gate, &w_.up}, x)) {
-        s_.product = ops_.few_rows_gated(x, w_.gate.weight, w_.up.weight, a_.activation);
-      } else if (takes_adapted_rows(ops_, {&w_.gate, &w_.up}, x)) {
-        const AdaptedRows<T> rows = adapted_rows(ops_, {&w_.gate, &w_.up}, x);
-        s_.product = ops_.gate_adapted_rows(rows.y, rows.by, a_.activation);
+    if (takes_product(x)) {
+      FewMatrices<T> by;
+      if (adds_last_bias_) by.norm = rows_norm(a_, w_.mlp_norm);
+      if (!a_.gated) {
+        by.weight[0] = w_.up.weight;
+        by.bias[0] = w_.up.bias;
+        s_.activated = ops_.few_rows_activated(x, by, a_.activation);
+        return;
       }
-    } else if (!w_.gate_up.bias.defined() && a_.intermediate_size % kernels::decoding::kTile == 0 &&
-               takes_few_rows(ops_, {&w_.gate_up}, x)) {
-      s_.product = ops_.few_rows_gated(x, half_of(w_.gate_up.weight, 0),
-                                       half_of(w_.gate_up.weight, 1), a_.activation);
+      by.weight[0] = a_.fused_gate ? half_of(w_.gate_up.weight, 0) : w_.gate.weight;
+      by.weight[1] = a_.fused_gate ? half_of(w_.gate_up.weight, 1) : w_.up.weight;
+      s_.product = ops_.few_rows_gated(x, by, a_.activation);
+    } else if (takes_adapted_rows(ops_, {&w_.gate, &w_.up}, x)) {
+      const AdaptedRows<T> rows = adapted_rows(ops_, {&w_.gate, &w_.up}, x);
+      s_.product = ops_.gate_adapted_rows(rows.y, rows.by, a_.activation);
     }
   }
   T half_of(const T& matrix, std::int64_t which) {

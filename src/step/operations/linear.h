@@ -38,17 +38,24 @@ T linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}, Fp8Copies<T>* cop
   return y;
 }
 
-/// Whether Neap's kernels for few rows multiply x (N, in) by the matrices, at once.
+/// Whether Neap's kernels for few rows multiply so many rows by the matrices, at once.
 template <class Ops, class T = typename Ops::Tensor>
-bool takes_few_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matrices, const T& x) {
-  std::int64_t out = 0;
+bool takes_few_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matrices, Dtype dtype,
+                    std::int64_t rows) {
+  std::int64_t in = 0, out = 0;
   for (const Linear<T>* p : matrices) {
     if (!p->defined() || p->input_major || p->has_lora() ||
         p->weight.size(0) % kernels::decoding::kTile != 0)
       return false;
+    in = p->weight.size(1);
     out += p->weight.size(0);
   }
-  return ops.own_few_rows(ops.dtype(x), x.size(0), x.size(1), out);
+  return ops.own_few_rows(dtype, rows, in, out);
+}
+/// The same for x (N, in).
+template <class Ops, class T = typename Ops::Tensor>
+bool takes_few_rows(const Ops& ops, std::initializer_list<const Linear<T>*> matrices, const T& x) {
+  return takes_few_rows<Ops, T>(ops, matrices, ops.dtype(x), x.size(0));
 }
 
 /// Whether Neap's kernels multiply x (N, in) by the matrices, of which some have adapters, at once.
@@ -97,9 +104,10 @@ AdaptedRows<T> adapted_rows(Ops& ops, std::initializer_list<const Linear<T>*> ma
   return {ops.few_rows_products(x, all), by};
 }
 
-/// The same as linear(), in decoding.
+/// The same as linear(), in decoding. With `bias`, a product of few rows that is added to `sum` has the
+/// matrix's bias.
 template <class Ops, class T = typename Ops::Tensor>
-T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
+T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}, bool bias = false) {
   if (sum.defined() && takes_adapted_rows(ops, {&p}, x)) {
     const AdaptedRows<T> rows = adapted_rows(ops, {&p}, x, /*biases=*/false);
     ops.add_adapted_rows_(sum, rows.y, rows.by);
@@ -107,7 +115,7 @@ T decode_linear(Ops& ops, const Linear<T>& p, const T& x, T sum = {}) {
   }
   if (!takes_few_rows(ops, {&p}, x)) return linear(ops, p, x, std::move(sum));
   if (!sum.defined()) return ops.few_rows_products(x, {{p.weight}, {p.adds_bias ? p.bias : T()}});
-  ops.add_few_rows_(sum, x, p.weight);
+  ops.add_few_rows_(sum, x, p.weight, bias ? p.bias : T());
   return sum;
 }
 

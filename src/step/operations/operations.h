@@ -113,10 +113,18 @@ struct PagedKeys {
   T keys, values, table;
 };
 
+/// A norm of rows (N, C).
+template <class T>
+struct RowsNorm {
+  spec::NormKind kind = spec::NormKind::kRms;
+  T weight{}, bias{};  // (C,); weight undefined: none; bias undefined: not added
+  double eps = 0;
+};
 /// Matrices (out, in) that multiply the same rows, and their biases (out,). Any may be undefined.
 template <class T>
 struct FewMatrices {
   std::array<T, kernels::decoding::kMostMatrices> weight{}, bias{};
+  RowsNorm<T> norm{};  // of the rows, before they are multiplied
 };
 /// Adapters of up to three matrices.
 template <class T>

@@ -12,6 +12,12 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
   return (blocks + at_once - 1) / at_once;
 }
 
+// Whether the warps of few_rows.cu and normed_rows.cu read so few columns in whole rounds.
+bool in_rounds(std::int64_t columns) {
+  return columns % kRoundColumns == 0 && columns <= kMostNormed;
+}
+constexpr std::int64_t kNarrow = 1024 + kMostRank;  // columns
+
 }  // namespace
 
 // Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in a step's graph (decode-parts-h200.jsonl). Products
@@ -19,11 +25,12 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
 // matrices the library is faster. Where they alternate, both are slower: some_rows.cu reads so much of its matrices before the
 // previous kernel has ended that the loads of that kernel wait. So all matrices of a layer but small ones have the same kernel, by
 // the model's width. Rows of adapters that are multiplied together with a matrix do not count. few_rows.cu reads 2048 columns at
-// once; it is slower with other widths.
+// once, and is slower with other widths. Together with normed_rows.cu, which also computes the norms, it is faster with fewer columns
+// too, if rounds are whole.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
   constexpr std::int64_t kSmall = 4 << 20, kMedium = 9 << 19, kLarge = 54 << 20;  // elements
-  constexpr std::int64_t kNarrow = 1024, kWhole = 2048, kWide = 3072;
+  constexpr std::int64_t kWhole = 2048, kWide = 3072;
   constexpr std::int64_t kHead = 42 << 10;  // rows of a matrix; heads have more, other ones fewer
   constexpr std::int64_t kLong = 4, kMost = std::int64_t{kMostTiles} * kTile;
   if (!on || dtype != spec::Dtype::kBfloat16 || in % kOfLane != 0 || out % kTile != 0)
@@ -34,7 +41,7 @@ RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::in
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
   const std::int64_t width = std::min(in, out);
-  const bool few = elements < kSmall || width <= kNarrow + kMostRank ||
+  const bool few = elements < kSmall || width <= kNarrow || in_rounds(width) ||
                    (width >= kWhole && width <= kWhole + kMostRank) ||
                    (rows <= kTile / 2 && width >= kWide);
   if (rows <= kTile && few) return RowProduct::kFewRows;
@@ -42,6 +49,12 @@ RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::in
              deep = in >= kLong * out;
   const bool fits = elements <= (medium || wide || deep ? kLarge : kMedium);
   return rows <= kMost && (fits || (medium && wide)) ? RowProduct::kSomeRows : RowProduct::kLibrary;
+}
+
+bool OwnKernels::normalizes(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
+                            std::int64_t out) const {
+  return warp_groups && (in <= kNarrow || in_rounds(in)) &&
+         row_product(dtype, rows, in, out) == RowProduct::kFewRows;
 }
 
 RowsGrid OwnKernels::rows_grid(std::int64_t in, std::int64_t out) const {

@@ -61,6 +61,9 @@ struct OwnKernels {
   /// The fastest product of this number of rows with matrices (out, in).
   [[nodiscard]] RowProduct row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                        std::int64_t out) const;
+  /// Whether a kernel can normalize such rows and multiply them by the matrices.
+  [[nodiscard]] bool normalizes(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
+                                std::int64_t out) const;
   /// How some_rows.cu divides a product with matrices (out, in).
   [[nodiscard]] RowsGrid rows_grid(std::int64_t in, std::int64_t out) const;
   /// Whether they draw tokens from such rows of logits. bfloat16 only: its few values are counted

@@ -34,6 +34,12 @@ class OwnDecoding : public ::testing::TestWithParam<at::ScalarType> {
         .max()
         .item<double>();
   }
+  // The kernels round each number so often.
+  static void near(const Tensor& found, const Tensor& expected, int roundings = 1) {
+    const double size = std::max(1.0, expected.abs().max().item<double>());
+    EXPECT_LT(off(found, expected), roundings * size / 128);
+  }
+  static Tensor wide(const Tensor& t) { return t.defined() ? t.to(at::kCPU, at::kDouble) : t; }
 
   // Norms of heads in place of the kernels': of queries and keys, in float32, rounded once.
   static void add_norms(step::Heads<Tensor>& heads, const Tensor& q_norm, const Tensor& k_norm) {
@@ -196,7 +202,6 @@ TEST_P(OwnDecoding, HeadsAreStoredAndAttend) {
     const Tensor flash = own_.decode_attention(q, keys, values, seen, options);
 
     // In float64, from the same queries.
-    const auto wide = [](const Tensor& t) { return t.to(at::kCPU, at::kDouble); };
     const Tensor places = at::arange(c.tokens).unsqueeze(0);
     const Tensor last = positions.to(at::kCPU).unsqueeze(1);
     Tensor hidden = places > last;
@@ -229,11 +234,6 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
   const auto exact = [](const Tensor& x, const Tensor& w) {
     return x.to(at::kDouble).mm(w.to(at::kDouble).t());
   };
-  // The activation reads and returns rounded numbers.
-  const auto near = [&](const Tensor& found, const Tensor& expected, int roundings = 1) {
-    const double size = std::max(1.0, expected.abs().max().item<double>());
-    EXPECT_LT(off(found, expected), roundings * size / 128);
-  };
   for (const std::int64_t rows : {1, 3, 7, 8, 9, 16, 17, 33, 49, 64}) {
     if (rows > kernels::decoding::kTile && !own_kernels().warp_groups) continue;
     for (const std::int64_t in : {8, 40, 896, 1544, 4864, 14336}) {
@@ -260,7 +260,7 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
           own_.few_rows_products(x.narrow(0, 0, fewer), {{q, k, v}, {q_bias, {}, v_bias}})));
       const Tensor sum = random({rows, 48});
       const Tensor expected = exact(x, q) + sum;
-      own_.add_few_rows_(sum, x, q);
+      own_.add_few_rows_(sum, x, q, {});
       near(sum, expected);
       const Tensor up = random({48, in}, spread);
       for (const auto kind : {spec::Activation::kSilu, spec::Activation::kGelu,
@@ -268,11 +268,50 @@ TEST_P(OwnDecoding, ProductsOfFewRows) {
         const auto activated = [&](const Tensor& t) {
           return host_.activate(t.to(at::kCPU), kind).to(at::kCUDA);
         };
-        near(own_.few_rows_gated(x, q, up, kind), activated(exact(x, q)) * exact(x, up), 3);
-        near(own_.few_rows_activated(x, q, q_bias, kind), activated(exact(x, q) + q_bias), 2);
+        near(own_.few_rows_gated(x, {{q, up}, {}}, kind), activated(exact(x, q)) * exact(x, up), 3);
+        near(own_.few_rows_activated(x, {{q}, {q_bias}}, kind), activated(exact(x, q) + q_bias), 2);
       }
     }
   }
+}
+
+TEST_P(OwnDecoding, ProductsOfNormalizedRows) {
+  if (GetParam() != at::kBFloat16 || !own_kernels().warp_groups)
+    GTEST_SKIP() << "only bfloat16 on Hopper";
+  const auto compare = [&](spec::NormKind kind, std::int64_t rows, std::int64_t in) {
+    const bool layer = kind == spec::NormKind::kLayerNorm;
+    const double spread = 1 / std::sqrt(static_cast<double>(in));
+    const Tensor x = random({rows, in + 8}, 3).add_(layer ? 5 : 0).narrow(1, 0, in);
+    const step::RowsNorm<Tensor> norm{kind, random({in}), layer ? random({in}) : Tensor(), 1e-5};
+    const Tensor normed = host_.norm(kind, wide(x), wide(norm.weight), wide(norm.bias), 1e-5)
+                              .y.to(at::kBFloat16)
+                              .to(at::kDouble);
+    // A block has one tile of the matrices, or several, and with 2048 columns one at once, or two.
+    for (const std::int64_t out : {40, 8192}) {
+      const Tensor w = random({out, in}, spread), v = random({out, in}, spread);
+      const Tensor bias = random({out});
+      const Tensor first = normed.mm(wide(w).t()), second = normed.mm(wide(v).t());
+      const Tensor both = own_.few_rows_products(x, {{w, v}, {bias, {}}, norm});
+      near(both, at::cat({first + wide(bias), second}, 1), 2);
+      EXPECT_TRUE(at::equal(both.narrow(0, 0, 1),
+                            own_.few_rows_products(x.narrow(0, 0, 1), {{w, v}, {bias, {}}, norm})));
+      near(own_.few_rows_activated(x, {{w}, {bias}, norm}, spec::Activation::kGelu),
+           host_.activate(first + wide(bias), spec::Activation::kGelu), 3);
+      near(own_.few_rows_gated(x, {{w, v}, {}, norm}, spec::Activation::kSilu),
+           host_.activate(first, spec::Activation::kSilu) * second, 4);
+    }
+    const Tensor w = random({64, in}, spread), bias = random({64}), sum = random({rows, 64});
+    const Tensor expected = wide(x).mm(wide(w).t()) + wide(sum) + wide(bias);
+    own_.add_few_rows_(sum, x, w, bias);
+    near(sum, expected, 1);
+  };
+  for (const std::int64_t rows : {1, 3, 8})
+    for (const std::int64_t in : {8, 896, 1152, 1536, 2048})
+      for (const auto kind :
+           {spec::NormKind::kRms, spec::NormKind::kRmsOffset, spec::NormKind::kLayerNorm}) {
+        SCOPED_TRACE(::testing::Message() << rows << " x " << in);
+        compare(kind, rows, in);
+      }
 }
 
 // Matrices of more than 9 Mi elements, whose tiles the last block does not fill.
@@ -294,21 +333,18 @@ TEST_P(OwnDecoding, ProductsWithLargeMatrices) {
     ASSERT_EQ(own_kernels().row_product(step::Dtype::kBfloat16, rows, kIn, kOut),
               step::RowProduct::kSomeRows);
     const Tensor x = random({rows, kIn});
-    const auto near = [](const Tensor& found, const Tensor& expected, int roundings) {
-      const double size = std::max(1.0, expected.abs().max().item<double>());
-      EXPECT_LT(off(found, expected), roundings * size / 128);
-    };
     near(own_.few_rows_products(x, {{w}, {bias}}), exact(x, w) + bias, 1);
     const Tensor sum = random({rows, kOut});
     const Tensor expected = exact(x, w) + sum;
-    own_.add_few_rows_(sum, x, w);
+    own_.add_few_rows_(sum, x, w, {});
     near(sum, expected, 1);
-    near(own_.few_rows_activated(x, w, bias, spec::Activation::kRelu),
+    near(own_.few_rows_activated(x, {{w}, {bias}}, spec::Activation::kRelu),
          activated(exact(x, w) + bias, spec::Activation::kRelu), 2);
-    const Tensor gated = own_.few_rows_gated(x, gate, up, spec::Activation::kSilu);
+    const Tensor gated = own_.few_rows_gated(x, {{gate, up}, {}}, spec::Activation::kSilu);
     near(gated, activated(exact(x, gate), spec::Activation::kSilu) * exact(x, up), 3);
-    EXPECT_TRUE(at::equal(gated.narrow(0, 0, 5), own_.few_rows_gated(x.narrow(0, 0, 5), gate, up,
-                                                                     spec::Activation::kSilu)));
+    EXPECT_TRUE(at::equal(
+        gated.narrow(0, 0, 5),
+        own_.few_rows_gated(x.narrow(0, 0, 5), {{gate, up}, {}}, spec::Activation::kSilu)));
   }
   const Tensor x = random({8, kIn});
   EXPECT_THROW((void)own_.few_rows_products(x.narrow(1, 0, kIn - 8), {{w}, {}}), Error);
@@ -329,10 +365,7 @@ TEST_P(OwnDecoding, NormsAndTheRowAddedBehind) {
           const Tensor weight = random({columns});
           const Tensor bias = layer ? random({columns}) : Tensor();
           const Tensor added = adds ? random({columns}) : Tensor();
-          const auto exact = [](const Tensor& t) {
-            return t.defined() ? t.to(at::kCPU, at::kDouble) : t;
-          };
-          const Tensor expected = host_.norm(kind, exact(x), exact(weight), exact(bias), 1e-5).y;
+          const Tensor expected = host_.norm(kind, wide(x), wide(weight), wide(bias), 1e-5).y;
           const Tensor sum = adds ? x.add(added) : x.clone();
           const Tensor y = own_.norm_and_add_(kind, x, weight, bias, 1e-5, added);
           EXPECT_LT(off(y, expected), unit * std::max(1.0, expected.abs().max().item<double>()));

@@ -19,7 +19,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[3] / "src"
 # hidden, heads' width, key heads' width, intermediate, vocabulary, gated
 MODELS = {"qwen2.5-0.5b": (896, 896, 128, 4864, 151936, True), "qwen2.5-1.5b": (1536, 1536, 256, 8960, 151936, True),
           "opt-1.3b": (2048, 2048, 2048, 8192, 50272, False), "qwen3-4b": (2560, 4096, 1024, 9728, 151936, True),
-          "llama-3.1-8b": (4096, 4096, 1024, 14336, 128256, True)}
+          "llama-3.1-8b": (4096, 4096, 1024, 14336, 128256, True),
+          "qwen2.5-3b": (2048, 2048, 256, 11008, 151936, True), "llama-3.2-1b": (2048, 2048, 512, 8192, 128256, True)}
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 BYTES = 400 << 20  # of all copies of a matrix
 ROWS_OF_BLOCK, THREADS, TILES = 64, 128, (1, 2, 4, 6, 8)  # of some_rows.cu

@@ -3,7 +3,7 @@
 
 Unlike row_products.py, which measures products alone, a step has the norms, attention, head and sampler between them. Random weights and keys; a
 sequence has 85 keys, or as many as the row says. Writes to OUT_DIR/step_parts.jsonl microseconds of a step with
-- each choice of kernels for the products of a layer, without early starts, without clusters, and with the largest part of the SMs' memory shared;
+- each choice of kernels for the products of a layer, with and without the norms before them in the same kernels, without early starts, without clusters, and with the largest part of the SMs' memory shared;
 - attention by blocks with a head each ("one"), with the heads that share keys ("shared"), and by FlashAttention ("flash"), also alone;
 - whole steps with keys in slots and in pages, whose results must have the same bits;
 and the mean time of each kernel of a layer ("kernels"): between the ends of the waits of two consecutive kernels' first blocks.
@@ -22,12 +22,14 @@ from row_products import Module, Nvrtc, TILES, shared_bytes, source_of
 
 LONG, INT, FLOAT, POINTER = ctypes.c_longlong, ctypes.c_int, ctypes.c_float, ctypes.c_void_p
 # layers, heads' width; the others are row_products.py's
-SHAPES = {"qwen2.5-0.5b": (24, 64), "qwen2.5-1.5b": (28, 128), "opt-1.3b": (24, 64), "qwen3-4b": (36, 128), "llama-3.1-8b": (32, 128)}
-FILES = ("few_rows.cu", "some_rows.cu", "norm.cu", "attend.cu", "sampler.cu", "append.cu", "attend_pages.cu")
+SHAPES = {"qwen2.5-0.5b": (24, 64), "qwen2.5-1.5b": (28, 128), "opt-1.3b": (24, 64), "qwen3-4b": (36, 128), "llama-3.1-8b": (32, 128),
+          "qwen2.5-3b": (36, 128), "llama-3.2-1b": (16, 64)}
+FILES = ("few_rows.cu", "some_rows.cu", "normed_rows.cu", "norm.cu", "attend.cu", "sampler.cu", "append.cu", "attend_pages.cu")
 TOKENS, POSITION = 148, 84
 PAGE = 64  # tokens
 MOST_SHARED, CARVEOUT = 8, 9  # attributes of functions
 LAYER = ("norm1", "heads", "attend", "out", "norm2", "up", "down")
+NORMS = {"heads": "norm1", "up": "norm2"}  # before products
 TRACE = r"""
 __device__ unsigned long long* trace_log;
 __device__ inline void trace() {
@@ -87,12 +89,21 @@ def rows_grid(columns, out):
     return cluster, 3 if cluster * tiles > room(cluster, 2) and 5 * taken[3] <= 6 * taken[2] else 2
 
 
+def in_rounds(columns):
+    return columns % 512 == 0 and columns <= 2048
+
+
+def normalizes(rows, columns, out):
+    """OwnKernels::normalizes()."""
+    return (columns <= 1024 or in_rounds(columns)) and choice(rows, columns, out) == "few"
+
+
 def choice(rows, columns, out):
     """OwnKernels::row_product()."""
     if out >= 42 << 10:
         return "some" if rows <= 16 else "cublas"
     elements, width = columns * out, min(columns, out)
-    if rows <= 8 and (elements < 4 << 20 or width <= 1024 or width == 2048 or (rows <= 4 and width >= 3072)):
+    if rows <= 8 and (elements < 4 << 20 or width <= 1024 or in_rounds(width) or (rows <= 4 and width >= 3072)):
         return "few"
     medium, wide, deep = rows <= 48, out >= 4 * columns, columns >= 4 * out
     fits = elements <= (54 << 20 if medium or wide or deep else 9 << 19)
@@ -109,6 +120,7 @@ class Model:
                          "up": ((inner, inner) if gated else (inner,), self.hidden, "gated" if gated else "activated"), "down": ((self.hidden,), inner, "adds")}
         self.weights = [{part: self.random(sum(outs), columns) for part, (outs, columns, _) in self.matrices.items()} for _ in range(self.layers)]
         self.head, self.gain = self.random(self.vocabulary, self.hidden), torch.ones(self.hidden, device="cuda", dtype=torch.bfloat16)
+        self.offset = None if self.rotates else torch.zeros_like(self.gain)  # of OPT's norms, which are centered
 
     def random(self, out, columns):
         return self.torch.empty(out, columns, device="cuda", dtype=self.torch.bfloat16).normal_(0, columns**-0.5)
@@ -118,14 +130,20 @@ def at(t, elements=0):
     return POINTER(t.data_ptr() + elements * t.element_size() if t is not None else 0)
 
 
-class Step:
-    """`products`: the kernel of each part, or a function as choice(); `only_attention`: neither norms, products, head nor sampler."""
+class Norm(ctypes.Structure):
+    _fields_ = [("weight", POINTER), ("bias", POINTER), ("eps", FLOAT), ("offset", FLOAT), ("centered", INT)]
 
-    def __init__(self, model, kernels, rows, products=choice, attention="one", early=True, clusters=True, tokens=TOKENS, position=POSITION, only_attention=False, pages=False):
+
+class Step:
+    """`products`: the kernel of each part, or a function as choice(); `norms`: the parts whose kernels normalize; `only_attention`: neither norms, products, head nor sampler."""
+
+    def __init__(self, model, kernels, rows, products=choice, attention="one", early=True, clusters=True, tokens=TOKENS, position=POSITION, only_attention=False, pages=False, norms=None):
         torch = model.torch
         self.torch, self.m, self.kernels, self.rows, self.attention, self.early, self.clusters = torch, model, kernels, rows, attention, early, clusters
         self.products = products if callable(products) else None
         self.parts = products if self.products is None else {}
+        chosen = [part for part in NORMS if self.products and normalizes(rows, model.hidden, sum(model.matrices[part][0]))]
+        self.norms = chosen if norms is None else norms
         self.tokens, self.only_attention, self.layers = tokens, only_attention, 8 if only_attention else model.layers
 
         def random(*sizes):
@@ -159,11 +177,15 @@ class Step:
     def launch(self, file, kernel, grid, threads, arguments, cluster=1, shared=0, early=True):
         self.kernels[file].launch(self.torch, kernel, grid, threads, arguments, cluster, self.early and early, shared)
 
-    def norm(self):
+    def norm(self, part="head"):
+        """The part's input."""
+        if part in self.norms:
+            return self.x
         if not self.only_attention:
             c = self.m.hidden
             self.launch("norm.cu", "norm_bf16_vector", (self.rows, 1, 1), (c // 8 + 31) // 32 * 32,
-                        [at(self.y), at(self.x), LONG(c), at(self.m.gain), POINTER(), POINTER(), LONG(c), FLOAT(1e-6), FLOAT(0), INT(0)])
+                        [at(self.y), at(self.x), LONG(c), at(self.m.gain), at(self.m.offset), POINTER(), LONG(c), FLOAT(1e-6), FLOAT(0), INT(not self.m.rotates)])
+        return self.y
 
     def multiply(self, part, w, x, y, outs, columns, kind):
         total, gated, rows = sum(outs), kind == "gated", self.rows
@@ -178,6 +200,13 @@ class Step:
             by.weight[i], by.out[i] = w.data_ptr() + 2 * first * columns, n
             first += n
         arguments = [at(y), at(x), by, LONG(columns), INT(rows), INT(columns), INT({"gated": 0, "activated": 3}.get(kind, -1))]
+        if part in self.norms:
+            rounds = max(2, -(-columns // 512))
+            wide = rounds == 4 and not gated
+            blocks = min(width // (16 if wide else 8), 132 * (1 if wide or (gated and rounds == 4) else 2))
+            norm = Norm(self.m.gain.data_ptr(), None if self.m.rotates else self.m.offset.data_ptr(), 1e-6, 0, not self.m.rotates)
+            self.launch("normed_rows.cu", f"normed_rows_{'gated_' if gated else 'wide_' if wide else ''}{rounds}", (blocks, 1, 1), 512, [*arguments, norm])
+            return
         if kernel == "few":
             wide = total >= 4096
             name = "gated" if gated else "wide" if wide else "short" if columns <= 1024 else "long"
@@ -216,12 +245,10 @@ class Step:
 
     def __call__(self):
         for layer in range(self.layers):
-            self.norm()
-            self.product(layer, "heads", self.y, self.qkv)
+            self.product(layer, "heads", self.norm("heads"), self.qkv)
             self.attend(layer)
             self.product(layer, "out", self.a, self.x)
-            self.norm()
-            self.product(layer, "up", self.y, self.h)
+            self.product(layer, "up", self.norm("up"), self.h)
             self.product(layer, "down", self.h, self.x)
         if self.only_attention:
             return
@@ -263,24 +290,24 @@ def microseconds(torch, step):
 def kernel_times(torch, step):
     """Microseconds of each kernel of a layer, on average; none if cuBLAS has some of a layer's products."""
     log = torch.zeros(100001, device="cuda", dtype=torch.int64)
-    for name in FILES[:5]:
+    for name in FILES[:6]:
         place, size = POINTER(), ctypes.c_size_t()
         module = step.kernels[name]
         if module.driver.cuModuleGetGlobal_v2(ctypes.byref(place), ctypes.byref(size), module.module, b"trace_log"):
             raise RuntimeError(f"{name} has no log")
         module.driver.cuMemcpyHtoD_v2(place, ctypes.byref(ctypes.c_ulonglong(log.data_ptr())), ctypes.c_size_t(8))
-    graph, sums = graph_of(torch, step), {}
+    graph, sums, layer = graph_of(torch, step), {}, [name for name in LAYER if name not in [NORMS[part] for part in step.norms]]
     for _ in range(10):
         log.zero_()
         graph.replay()
         torch.cuda.synchronize()
         times = sorted(log[1:1 + int(log[0])].tolist())
-        if len(times) - len(LAYER) * step.m.layers not in (3, 4):  # the last norm, perhaps the head, and two of the sampler
+        if len(times) - len(layer) * step.m.layers not in (3, 4):  # the last norm, perhaps the head, and two of the sampler
             return None
         for i, (begin, end) in enumerate(zip(times, times[1:])):
-            name = LAYER[i % len(LAYER)] if i < len(LAYER) * step.m.layers else "behind"
+            name = layer[i % len(layer)] if i < len(layer) * step.m.layers else "behind"
             sums.setdefault(name, []).append(1e-3 * (end - begin))
-    return {name: round(statistics.mean(sums[name]), 2) for name in LAYER}
+    return {name: round(statistics.mean(sums[name]), 2) for name in layer}
 
 
 def of_pages(torch, model, kernels, rows, attention, keys):
@@ -309,6 +336,8 @@ def cases(model, rows):
     if rows <= 8:
         for what, of in (("few_rows", few), ("some_rows", some), ("both", mixed)):
             yield what, {"products": behind(of)}, False
+        for norms in ((), ("heads",), ("up",)):
+            yield f"chosen, norms in {' and '.join(norms) or 'none'}", {"norms": norms}, False
         if rows == 8:
             yield "both, shared memory preferred", {"products": behind(mixed)}, True
             yield "both, no early starts", {"products": behind(mixed), "early": False}, False

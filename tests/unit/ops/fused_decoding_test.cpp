@@ -73,8 +73,17 @@ class KernelDefinitions : public AtenOps {
                 {}, by.eps)
         .y;
   }
-  [[nodiscard]] Tensor few_rows_products(const Tensor& x, const step::FewMatrices<Tensor>& by) {
+  [[nodiscard]] bool own_normed_rows(step::Dtype, std::int64_t, std::int64_t, std::int64_t) const {
+    return normalizes;
+  }
+  [[nodiscard]] Tensor normalized(const Tensor& x, const step::RowsNorm<Tensor>& by) {
+    if (!by.weight.defined()) return x;
+    ++norms_within;
+    return norm(by.kind, x, by.weight, by.bias, by.eps).y;
+  }
+  [[nodiscard]] Tensor few_rows_products(const Tensor& of, const step::FewMatrices<Tensor>& by) {
     ++products_of_few;
+    const Tensor x = normalized(of, by.norm);
     std::vector<Tensor> all;
     for (std::size_t i = 0; i < by.weight.size(); ++i) {
       if (!by.weight[i].defined()) continue;
@@ -83,16 +92,18 @@ class KernelDefinitions : public AtenOps {
     }
     return at::cat(all, 1);
   }
-  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const Tensor& w, const Tensor& bias,
+  [[nodiscard]] Tensor few_rows_activated(const Tensor& x, const step::FewMatrices<Tensor>& by,
                                           spec::Activation kind) {
-    return activate(few_rows_products(x, {{w}, {bias}}), kind);
+    return activate(few_rows_products(x, by), kind);
   }
-  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w) {
-    sum.add_(few_rows_products(x, {{w}, {}}));
+  void add_few_rows_(const Tensor& sum, const Tensor& x, const Tensor& w, const Tensor& bias) {
+    sum.add_(few_rows_products(x, {{w}, {bias}}));
   }
-  [[nodiscard]] Tensor few_rows_gated(const Tensor& x, const Tensor& gate, const Tensor& up,
+  [[nodiscard]] Tensor few_rows_gated(const Tensor& of, const step::FewMatrices<Tensor>& by,
                                       spec::Activation kind) {
-    return multiply(activate(few_rows_products(x, {{gate}, {}}), kind), x.mm(up.t()));
+    const Tensor x = normalized(of, by.norm);
+    return multiply(activate(few_rows_products(x, {{by.weight[0]}, {}}), kind),
+                    x.mm(by.weight[1].t()));
   }
 
   void add_row_adapters_(const Tensor& y, const step::RowAdapters<Tensor>& by) {
@@ -108,8 +119,8 @@ class KernelDefinitions : public AtenOps {
                     both.narrow(1, by.out[0], by.out[1]));
   }
 
-  std::int64_t norms = 0, appends = 0, products_of_few = 0, adapters = 0;
-  bool attends = false, few_rows = false;
+  std::int64_t norms = 0, norms_within = 0, appends = 0, products_of_few = 0, adapters = 0;
+  bool attends = false, few_rows = false, normalizes = false;
 
  private:
   Tensor adapted(const Tensor& y, const step::RowAdapters<Tensor>& by) {
@@ -132,13 +143,13 @@ class KernelDefinitions : public AtenOps {
 
 struct Compared {
   double off = 0;
-  std::int64_t norms = 0, appends = 0, products_of_few = 0, adapters = 0;
+  std::int64_t norms = 0, norms_within = 0, appends = 0, products_of_few = 0, adapters = 0;
 };
 
 // Five tokens behind prompts of several lengths, against the same rows of whole passes.
 Compared decoded_and_whole(const spec::Architecture& shape,
                            const std::optional<spec::LoraShape>& lora = std::nullopt,
-                           bool few_rows = false) {
+                           bool few_rows = false, bool normalizes = false) {
   const bridge::NoAutograd no_autograd;
   TestModel m(shape, spec::Head::kLanguageModel, lora);
   const Tensor rows = testing::tokens(3, 12, shape.vocab_size);
@@ -149,6 +160,7 @@ Compared decoded_and_whole(const spec::Architecture& shape,
   Tensor hidden = prefill(*m.model, rows.narrow(1, 0, 7), positions, cache);
   KernelDefinitions ops;
   ops.attends = ops.few_rows = few_rows;
+  ops.normalizes = normalizes;
   const auto rotations = step::make_rotations(ops, shape, cache.max_tokens());
   Compared out;
   for (int i = 0; i < 5; ++i) {
@@ -161,6 +173,7 @@ Compared decoded_and_whole(const spec::Architecture& shape,
     positions.add_(1);
   }
   out.norms = ops.norms;
+  out.norms_within = ops.norms_within;
   out.appends = ops.appends;
   out.products_of_few = ops.products_of_few;
   out.adapters = ops.adapters;
@@ -195,6 +208,22 @@ TEST(FusedDecoding, OfFewRowsIsThatOfWholePasses) {
   }
 }
 
+TEST(FusedDecoding, OfFewRowsNormalizesThemInTheProducts) {
+  for (const testing::Form& form : testing::forms()) {
+    SCOPED_TRACE(form.name);
+    const Compared found =
+        decoded_and_whole(form.shape, std::nullopt, /*few_rows=*/true, /*normalizes=*/true);
+    EXPECT_LT(found.off, 1e-10);
+    EXPECT_EQ(found.norms + found.norms_within,
+              form.shape.placement.before ? 2 * found.appends : 0);
+    if (form.name == "llama" || form.name == "qwen2" || form.name == "qwen3") {
+      EXPECT_EQ(found.norms, 0);
+      const spec::LoraShape some{8, {"q_proj", "down_proj"}};
+      EXPECT_LT(decoded_and_whole(form.shape, some, true, /*normalizes=*/true).off, 1e-10);
+    }
+  }
+}
+
 TEST(FusedDecoding, OfFewRowsAddsAdaptersToJoinedProducts) {
   for (const testing::Form& form : testing::forms()) {
     SCOPED_TRACE(form.name);
@@ -222,6 +251,7 @@ TEST(FusedDecoding, OfRandomModelsIsThatOfWholePasses) {
     EXPECT_LT(decoded_and_whole(shape, std::nullopt, /*few_rows=*/seed % 2 == 1).off, 1e-9);
     const spec::LoraShape lora{8, {"all-linear"}};
     EXPECT_LT(decoded_and_whole(shape, lora, /*few_rows=*/true).off, 1e-9);
+    EXPECT_LT(decoded_and_whole(shape, std::nullopt, true, /*normalizes=*/true).off, 1e-9);
   }
 }
 

@@ -75,8 +75,10 @@ TEST(DecodingKernels, OfFewRowsAreFewer) {
   // The append attends, in two kernels here; gate, up and their product are one.
   spec::Architecture biased = llama();
   biased.attention_bias = true;
-  for (const spec::Architecture& shape : {llama(), biased, opt()})
+  for (const spec::Architecture& shape : {llama(), biased, opt()}) {
     EXPECT_EQ(of_a_layer(shape, true, {}, 8), 8) << shape.model_type;
+    EXPECT_EQ(of_a_layer(shape, true, {}, 8, true), 6) << "the products compute the norms";
+  }
   EXPECT_EQ(of_a_layer(llama(), true, {}, 9), 9) << "products of libtorch";
   for (const spec::Architecture& shape : {llama(), biased})
     EXPECT_EQ(of_a_layer(shape, true, {}, 64, true), 8) << "products of warp groups";

@@ -189,7 +189,9 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 8, 8192, 2048 + 32), RowProduct::kFewRows) << "with an adapter's rows";
   EXPECT_EQ(chosen(true, 8, 4096, 1024 + 16), RowProduct::kFewRows) << "with an adapter's rows";
   EXPECT_EQ(chosen(true, 1, 2560, 4096), RowProduct::kSomeRows);
-  EXPECT_EQ(chosen(true, 4, 1536, 17920), RowProduct::kSomeRows);
+  EXPECT_EQ(chosen(true, 4, 1536, 17920), RowProduct::kFewRows) << "whole rounds";
+  EXPECT_EQ(chosen(true, 8, 8960, 1536), RowProduct::kFewRows);
+  EXPECT_EQ(chosen(true, 8, 8960, 1536 + 32), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 4, 3584, 3584), RowProduct::kFewRows);
   EXPECT_EQ(chosen(true, 8, 4096, 4096), RowProduct::kSomeRows);
   EXPECT_EQ(chosen(true, 5, 14336, 4096), RowProduct::kLibrary);
@@ -209,6 +211,22 @@ TEST(OwnProducts, AreChosenByRowsAndSize) {
   EXPECT_EQ(chosen(true, 8, 896, 900), RowProduct::kLibrary);
   EXPECT_EQ(chosen(true, 8, 896, 896, Dtype::kFloat32), RowProduct::kLibrary);
   EXPECT_EQ(OwnKernels{}.row_product(Dtype::kBfloat16, 8, 896, 896), RowProduct::kLibrary);
+}
+
+TEST(OwnProducts, NormalizeFewRowsThatABlockKeeps) {
+  const auto normalizes = [](bool warp_groups, std::int64_t rows, std::int64_t in,
+                             std::int64_t out) {
+    return OwnKernels{true, warp_groups}.normalizes(Dtype::kBfloat16, rows, in, out);
+  };
+  EXPECT_TRUE(normalizes(true, 8, 896, 1152));
+  EXPECT_TRUE(normalizes(true, 1, 1536, 17920));
+  EXPECT_TRUE(normalizes(true, 8, 2048, 8192));
+  EXPECT_FALSE(normalizes(true, 9, 896, 1152));
+  EXPECT_FALSE(normalizes(true, 8, 4864, 896)) << "more columns";
+  EXPECT_FALSE(normalizes(true, 8, 1600, 1600)) << "its layer's larger matrices have other kernels";
+  EXPECT_FALSE(normalizes(true, 4, 4096, 6144));
+  EXPECT_FALSE(normalizes(true, 8, 896, 151936)) << "a head";
+  EXPECT_FALSE(normalizes(false, 8, 896, 1152));
 }
 
 TEST(OwnAttention, ReadsSharedKeysOnceWhereRowsFillTheCard) {
