@@ -99,11 +99,9 @@ def signs(stacks):
 
     def share(some):
         return f"{sum(some)} of {len(some)}"
-    yield f"How many effects of a strategy have the paper's sign. An effect below {NO_EFFECT} GiB counts as none:"
-    yield ""
-    yield from table(["effect on", "recordings", "Neap's plans"],
-                     [[{"reserved": "reserved memory", "`empty_cache()` on reserved": "reserved memory, of `empty_cache()`"}.get(what, what), share(agree[what][0]),
-                       share(agree[what][1]) if what == "reserved" else "–"] for what in whats])
+    reserved, emptied = agree[whats[0]], agree[whats[2]]
+    yield (f"In the recordings {share(reserved[0])} effects on reserved memory, {share(agree[whats[1]][0])} on fragmentation and {share(emptied[0])} of `empty_cache()` have "
+           f"the paper's sign; in Neap's plans {share(reserved[1])} on reserved memory. An effect below {NO_EFFECT} GiB counts as none. Why the others differ:")
 
 
 def on_cpus():
@@ -219,7 +217,6 @@ def page():
         "Plans are of reserved memory on 4 RTX 3090s or A100s.", "",
         *sizes(stacks), "", on_cpus(), "",
         "## Signs", "", *signs(stacks), "",
-        "Why the others differ:", "",
         "- Checkpointing and fragmentation: the row without a strategy has more fragmentation here. The paper does not name its versions.",
         "- ZeRO-1 and ZeRO-2 add fragmentation here: the critic's training cannot reuse the segments of the actor's. "
         "The two rows are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
