@@ -62,16 +62,13 @@ def measured(rows):
 def planned(rows):
     out = []
     for job in dict.fromkeys(row["job"] for row in rows):
-        out.append((f"**{job}**", *[""] * (len(RATIOS) + 2)))
         for way, name in WAYS.items():
             mine = [row for row in rows if row["job"] == job and row["strategy"] == name]
-            cells = []
-            for ratio in RATIOS:
-                row = next(row for row in mine if row.get("asked") == ratio)
-                cells.append(f"{gib(row['needs'])}" if row["fits"] else f"needs {gib(row['needs'])}")
-            most = next(row for row in mine if row.get("largest"))
-            out.append((f"{name}, `{way}`", *cells, f"{most['ratio']:.2f}" if most["fits"] else "none", tokens(most)))
-    return table(("job and way", *(f"{ratio:g}" for ratio in RATIOS), "largest ratio", "million tokens"), out)
+            least, most = (next(row for row in mine if row.get("asked") == ratio) for ratio in (RATIOS[0], RATIOS[-1]))
+            largest = next(row for row in mine if row.get("largest"))
+            out.append((job, f"{name}, `{way}`", *(gib(row["needs"]) if row["fits"] else f"needs {gib(row['needs'])}" for row in (least, most)),
+                        f"{largest['ratio']:.2f}" if largest["fits"] else "none", tokens(largest)))
+    return table(("job", "way", *(f"GiB at {ratio:g}" for ratio in (RATIOS[0], RATIOS[-1])), "largest ratio", "million tokens"), out)
 
 
 def refusal(rows):
@@ -82,13 +79,14 @@ def refusal(rows):
 def asleep():
     """(table, the trainer's row)."""
     rows = lines("asleep-h200")
-    out = [(row["package"], f"{row['asleep_first_mib']:.0f}", *(f"{size:.0f}" for size in row["parts_mib"].values()), f"{row['unexplained_mib']:.0f}",
-            f"{row['grown_mib']:g}") for row in rows if "parts_mib" in row]
+    assert all(row["grown_mib"] == 0 for row in rows if "grown_mib" in row)
+    out = [(row["package"], f"{row['asleep_first_mib']:.0f}", *(f"{size:.0f}" for size in row["parts_mib"].values()), f"{row['unexplained_mib']:.0f}")
+           for row in rows if "parts_mib" in row]
     mine, eager = [row for row in rows if row.get("package") == "neap train"]
     kernels = next(row for row in rows if "parts_mib" in row)["kernels_and_cublas_mib"]  # those of the same libraries
     left = mine["beyond_account_mib"] - mine["context_mib"] - kernels
-    out.append(("`neap train`, not in its plan", f"{mine['beyond_account_mib']:.0f}", f"{mine['context_mib']:.0f}", f"{kernels:.0f}", "planned", "planned", f"{left:.0f}", f"{mine['grown_mib']:g}"))
-    head = ("program", "MiB", "context", "kernels, cuBLAS", "graphs", "torch's reserve", "unexplained", "grown")
+    out.append(("`neap train`, not in its plan", f"{mine['beyond_account_mib']:.0f}", f"{mine['context_mib']:.0f}", f"{kernels:.0f}", "planned", "planned", f"{left:.0f}"))
+    head = ("program", "MiB", "context", "kernels, cuBLAS", "graphs", "torch's reserve", "unexplained")
     return table(head, out), mine, eager
 
 
@@ -104,9 +102,9 @@ def vllm():
 
     out = [(name, *(spread(summaries[engine, level], key) for level in (1, 2) for key in ("sleep_s", "wake_s")),
             *(grouped(round(summaries[engine, 1][key]["median"])) for key in ("awake_mib", "asleep_mib")),
-            *(grouped(engines[engine]["first_sleep"][key]) for key in ("torch_reserved_mib", "host_mib")))
+            grouped(engines[engine]["first_sleep"]["host_mib"]))
            for engine, name in (("vllm", "vLLM's"), ("neap", "Neap's"))]
-    head = ("allocator", "s to sleep, level 1", "s to wake up", "s to sleep, level 2", "s to wake up", "GPU MiB awake", "asleep", "counted by torch",
+    head = ("allocator", "s to sleep, level 1", "s to wake up", "s to sleep, level 2", "s to wake up", "GPU MiB awake", "asleep",
             "host MiB")
     same = all(row.get("same_text", True) for row in rows)
     passed = [row for row in tests if row["neap"] == "passed"]
@@ -114,14 +112,13 @@ def vllm():
     counts = [row[key]["count"] for row in summaries.values() for key in ("sleep_s", "wake_s")]
     text = [
         "## vLLM",
-        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/vllm_suite`: vLLM {found['vllm']} with Qwen2.5-7B's shape, random weights, captured CUDA "
-        f"graphs and {engines['neap']['in_pools_mib'] / 1024:.1f} GiB in its allocator, of which 12 GiB are KV cache. An engine on each allocator; they take turns. "
-        f"Median (least–most) of {min(counts)} to {max(counts)} each. {source('vllm-suite-h200')}", "",
+        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/vllm_suite`: vLLM {found['vllm']} with Qwen2.5-7B's shape, random weights, CUDA "
+        f"graphs and {engines['neap']['in_pools_mib'] / 1024:.1f} GiB in its allocator, 12 of them KV cache. "
+        f"Median (least–most) of {min(counts)} to {max(counts)} moves each; GPU MiB by `nvidia-smi`. {source('vllm-suite-h200')}", "",
         *table(head, out), "",
-        "- Greedy outputs after each wake-up are equal on both allocators and equal to those before the first sleep.",
-        "- GPU MiB are those of `nvidia-smi`. torch counts a pool's memory as reserved while it is unmapped.",
-        "- vLLM's backup is larger because torch rounds its pinned blocks up to powers of two. Both allocators keep the backup's memory for the next sleep.",
-        f"- All {len(tests)} of vLLM's tests of sleep mode pass on Neap's allocator, five of them with whole engines and one with `vllm serve`. Their models have random weights here.",
+        "- Greedy outputs after each wake-up equal those before the first sleep, on both allocators.",
+        "- vLLM's backup is larger because torch rounds its pinned blocks up to powers of two. Both allocators keep it for the next sleep.",
+        f"- All {len(tests)} of vLLM's tests of sleep mode pass on Neap's allocator, five of them with whole engines and one with `vllm serve`.",
         "- The wheel's GPU code was cut to one architecture (`tests/gpu/cut_wheel.py`).", ""]
     return text
 
@@ -138,32 +135,29 @@ def page():
         "[SGLang's RL team](https://hebiao064.github.io/rl-memory-management) describes four ways in which a rollout engine and a trainer share a "
         "GPU. `actor_rollout_ref.rollout.colocation` runs each of them in `neap train`:", "",
         "- **v0, `resident`**: everything stays on the GPU.",
-        "- **v1, `reload`**: the rollout's weights are written to disk and read back. Meanwhile the trained ones may leave.",
-        "- **v2, `whole`**: weights and KV cache of the rollout come back together. The trained weights are there until the rollout's are filled.",
-        "- **v3, `stages`**: a tag comes when a phase needs it. This is the default.", "",
-        "In v0 to v2 the rollout has a copy of the weights, as an engine has. In v3 it decodes with the trained weights, unless ranks divide them "
-        "otherwise. CUDA graphs are captured in each rollout. Results of all ways are bitwise identical"
-        + (" (tested on the CPU; the gradient norms of v1 and v3 below are also equal)." if same else "."), "",
-        "The ratio is that of SGLang's `mem_fraction_static`: weights and KV cache of the rollout, of the GPU's memory.", "",
+        "- **v1, `reload`**: the rollout's weights are written to disk and read back.",
+        "- **v2, `whole`**: weights and KV cache of the rollout are resumed together. The trained weights stay until the rollout's are filled.",
+        "- **v3, `stages`** (default): a tag is loaded when a phase needs it.", "",
+        "In v0 to v2 the rollout has its own copy of the weights, like an engine. In v3 it decodes with the trained weights, unless parallel sizes differ. "
+        "Results are bitwise identical"
+        + (" (tested on the CPU; the gradient norms of v1 and v3 below are also equal)." if same else ".") + " The ratio is SGLang's `mem_fraction_static`: the "
+        "share of the GPU's memory for weights and KV cache of the rollout.", "",
         "![GPU memory of a step over time in three ways](../images/colocation.svg)", "",
         "## Measured",
         f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/colocation.py`: full GRPO of Qwen2.5-7B's shape with random weights, 64 x 8 "
         f"responses of 128 tokens, sequences of up to {grouped(4096)} tokens. {source('colocation-h200')}", "",
         *measured(rows), "",
-        "The ratio 0.9 holds all 512 sequences. v2 is refused at 0.9: both copies of the weights and the cache exceed the GPU, and this machine has 125 GiB of host memory.", "",
+        "The ratio 0.9 holds all 512 sequences. v2 is refused at 0.9: both copies of the weights and the cache exceed the GPU and the 125 GiB of host memory.", "",
         f"v0 is refused before anything is loaded: *{refusal(rows)}*", "",
         f"With `reload` a step also waits {seconds_of(runs['reload'], 'backward_actor', 'move_seconds')} s to load the trained weights and "
         f"{seconds_of(runs['reload'], 'update_actor', 'move_seconds')} s to load the optimizer states. Other moves take less than 0.1 s each.", "",
         "## Planned",
-        "GRPO with 512 x 8 responses of 1 024 tokens to prompts of 512. A cell has the GiB that the plan takes, or needs, at a ratio. "
-        "Host memory is 2 TiB: under v2 a plan may then keep the trained weights there by layer, so that one copy is on the GPU. "
+        "GRPO with 512 x 8 responses of 1 024 tokens to prompts of 512, with 2 TiB of host memory: v2 can then offload layers of the trained weights. "
         f"{source('planned-alternation')}", "", *planned(plans), "",
         "## Asleep",
-        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/asleep.py`: what a process holds on the GPU after 100 pauses of everything, in "
-        f"a program of torch with captured graphs; and in `neap train` after {trainer['steps']} steps. {source('asleep-h200')}", "", *sleeping, "",
-        f"The trainer holds {trainer['beyond_account_mib']:.0f} MiB that its plan does not count, from the first update to the last: the context, and kernels of "
-        "libtorch and cuBLAS. CUDA loads a kernel when it is first used. With "
-        f"`CUDA_MODULE_LOADING=EAGER` it loads all of them at the start, which takes {eager['most_used_mib'] - trainer['most_used_mib']:.0f} MiB more.", "",
+        f"{found['gpu'].removeprefix('NVIDIA ')}, {found['date']}, `tests/gpu/asleep.py`: MiB on the GPU after 100 pauses of everything, in "
+        f"a torch program with CUDA graphs, and in `neap train` after {trainer['steps']} steps. They do not grow. {source('asleep-h200')}", "", *sleeping, "",
+        f"CUDA loads a kernel when it is first used. `CUDA_MODULE_LOADING=EAGER` loads all at the start, which takes {eager['most_used_mib'] - trainer['most_used_mib']:.0f} MiB more.", "",
         *vllm(),
     ]
     return "\n".join(text).rstrip("\n") + "\n"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/measurements/replay.md and study.md, from replays of the recordings in tests/data.
+"""The tables of docs/measurements/replay.md, from replays of the recordings in tests/data.
 
   bench/replay/docs_tables.py NEAP            prints them
   bench/replay/docs_tables.py NEAP --write    puts them between their marks in the docs
@@ -7,7 +7,6 @@
 """
 import json
 import pathlib
-import statistics
 import subprocess
 import sys
 
@@ -62,7 +61,6 @@ def lies_in(interval, value):
 
 def programs(neap):
     truths = lines(DATA / "what-if" / "measured.jsonl")
-    widths = []
     rows = []
     for snapshot in sorted((DATA / "what-if").glob("*.pickle.gz")):
         name = snapshot.name.removesuffix(".pickle.gz")
@@ -73,17 +71,10 @@ def programs(neap):
         counts = sum(lies_in(e["driver_allocs_range"], t["num_device_alloc"]) for e, t in zip(run["what_if"], mine))
         width = [e["peak_reserved_range"][1] / e["peak_reserved_range"][0] - 1 for e in run["what_if"]]
         off = [abs(e["peak_reserved"] / t["peak_reserved"] - 1) for e, t in zip(run["what_if"], mine)]
-        widths += width
         fidelity = run["fidelity"]
-        rows.append([name, f"{grouped(fidelity['allocs_equal'])} of {grouped(fidelity['allocs'])}", str(len(mine)), str(peaks),
-                     str(counts), f"{100 * max(off):.1f} %", f"{100 * statistics.median(width):.1f} %", f"{100 * max(width):.1f} %"])
-    rows.append(["all", "", str(len(widths)), "", "", "", f"{100 * statistics.median(widths):.1f} %", f"{100 * max(widths):.1f} %"])
+        assert fidelity["allocs_equal"] == fidelity["allocs"], name
+        rows.append([name, grouped(fidelity["allocs"]), str(len(mine)), str(peaks), str(counts), f"{100 * max(off):.1f} %", f"{100 * max(width):.1f} %"])
     return rows
-
-
-def phases(run):
-    return [[p["name"].removeprefix("phase:"), size(p["peak_allocated"]), str(p["driver_allocs"]),
-             size(p["fragmentation_max"]) if p["driver_allocs"] else "–"] for p in run["phases"]]
 
 
 def strategies(run):
@@ -101,11 +92,9 @@ def make(neap):
     run = replay(neap, RUN, truths)
     return {
         ("docs/measurements/replay.md", "programs"): table(
-            ["recording", "addresses", "settings", "peaks in their range", "driver allocs in their range",
-             "largest error of the best estimate", "median width", "largest width"], programs(neap)),
-        ("docs/measurements/study.md", "phases"): table(
-            ["phase", "peak allocated", "driver allocations in it", "most fragmentation in it"], phases(run)),
-        ("docs/measurements/study.md", "strategies"): table(
+            ["recording", "addresses", "settings", "peaks in their range", "driver allocs in it", "largest error of the best estimate", "widest range"],
+            programs(neap)),
+        ("docs/measurements/replay.md", "strategies"): table(
             ["settings", "empty_cache after", "peak reserved", "against defaults", "overhead", "driver time"], strategies(run)),
     }
 

@@ -60,14 +60,14 @@ def cell(values, keys, digits):
 
 
 def sizes(stacks):
-    head = ["strategy", "paper", "with `empty_cache()`", "recorded, rank 0 of 4", "with `empty_cache()`", "Neap planned, 4 ranks"]
+    head = ["strategy", "paper", "with `empty_cache()`", "recorded, rank 0 of 4", "with `empty_cache()`", "Neap planned"]
     body = []
     for group, title in SETS.items():
         body.append([f"**{title}**", *[""] * 5])
         for key in (key for key in stacks["paper"] if key[0] == group):
             body.append([NAMES[key[1]], cell(stacks["paper"][key], FIELDS[:3], 1), cell(stacks["paper"][key], FIELDS[3:], 1),
                          cell(stacks["recorded"].get(key), FIELDS[:3], 2), cell(stacks["recorded"].get(key), FIELDS[3:], 2),
-                         cell(stacks["planned"][key], FIELDS[:3], 2)])
+                         cell(stacks["planned"][key], FIELDS[:1], 2)])
     return table(head, body)
 
 
@@ -99,11 +99,9 @@ def signs(stacks):
 
     def share(some):
         return f"{sum(some)} of {len(some)}"
-    yield f"How many effects of a strategy have the paper's sign. An effect below {NO_EFFECT} GiB counts as none:"
-    yield ""
-    yield from table(["effect on", "recordings", "Neap's plans"],
-                     [[{"reserved": "reserved memory", "`empty_cache()` on reserved": "reserved memory, of `empty_cache()`"}.get(what, what), share(agree[what][0]),
-                       share(agree[what][1]) if what == "reserved" else "–"] for what in whats])
+    reserved, emptied = agree[whats[0]], agree[whats[2]]
+    yield (f"In the recordings {share(reserved[0])} effects on reserved memory, {share(agree[whats[1]][0])} on fragmentation and {share(emptied[0])} of `empty_cache()` have "
+           f"the paper's sign; in Neap's plans {share(reserved[1])} on reserved memory. An effect below {NO_EFFECT} GiB counts as none. Why the others differ:")
 
 
 def on_cpus():
@@ -147,8 +145,8 @@ def ranges(rows):
         if line["recording"] in replayed.RANGES:
             least, most = line["what_if"]["all"]["peak_reserved_range"]
             runs = [row["peak_reserved"] for row in lines("study-repeats-h200") if all(row[key] == line[key] for key in ("set", "strategy")) and row["empty"] == "all"]
-            yield (f"{SETS[line['set']]}, {NAMES[line['strategy']]}: the peak depends on the addresses of new segments, which the driver chooses. The prediction is a "
-                   f"range, {least / GIB:.2f} to {most / GIB:.2f} GiB, and contains the measured peak. {len(runs)} more runs measured "
+            yield (f"The peak of {SETS[line['set']]}, {NAMES[line['strategy']]} depends on addresses that the driver chooses. Predicted is a "
+                   f"range, {least / GIB:.2f} to {most / GIB:.2f} GiB, which contains the measured peak. {len(runs)} more runs measured "
                    f"{'the same' if set(runs) == {emptied(line, rows)} else 'OTHER'} bytes.")
 
 
@@ -202,37 +200,34 @@ def page():
         "<!-- Written by `bench/study/page.py --write`; a test compares. -->", "",
         "[*Understanding and Alleviating Memory Consumption in RLHF for LLMs*](https://arxiv.org/abs/2410.15651) asks three questions:", "",
         f"- **R1, what takes the memory?** Fragmentation, as in the paper. On DeepSpeed it adds {overhead(alone['all'])[1]:.0f} % with all strategies, "
-        f"{overhead(alone['zero3'])[1]:.0f} % with ZeRO-3 and {overhead(alone['none'])[1]:.0f} % with none. Under ZeRO-3 inference leaves most of it: "
-        f"`empty_cache()` saves {saved['zero3']:.1f} GiB, {after:.1f} of them after inference. Without ZeRO-3 training causes it: "
+        f"{overhead(alone['zero3'])[1]:.0f} % with ZeRO-3 and {overhead(alone['none'])[1]:.0f} % with none. Under ZeRO-3 most of it comes from inference: "
+        f"`empty_cache()` saves {saved['zero3']:.1f} GiB, {after:.1f} of them after inference. Without ZeRO-3 it comes from training: "
         "the optimizer step allocates all gradients of the actor as one float32 tensor of 843 MiB, "
-        f"and {free_segments():.1f} GiB are in free segments that are all too small.",
-        "- **R2, which strategies help?** All lower allocated memory. All but ZeRO-3 alone lower reserved memory in the paper, in the recordings and in Neap. "
-        f"On DeepSpeed ZeRO-3 alone does not: {found['zero3']['reserved']:.1f} GiB against {found['zero1']['reserved']:.1f} with ZeRO-1 and "
-        f"{found['none']['reserved']:.1f} with none. In the paper it is above ZeRO-1 and below none. FSDP2's and Neap's ZeRO-3 lower it.",
-        f"- **R3, what reduces it?** On DeepSpeed with ZeRO-3, `empty_cache()` after all phases: it saves {shares} with ZeRO-3, with offloading and with all "
-        f"strategies. In other rows it saves {most:.0f} % at most, and without a strategy it raises the peaks of both 7B models. The calls take {seconds(rows):.1f} % of a step, "
+        f"and {free_segments():.1f} GiB are in free segments that are too small.",
+        "- **R2, which strategies help?** All lower allocated memory. All but ZeRO-3 alone lower reserved memory. "
+        f"ZeRO-3 alone does not on DeepSpeed: {found['zero3']['reserved']:.1f} GiB against {found['zero1']['reserved']:.1f} with ZeRO-1 and "
+        f"{found['none']['reserved']:.1f} with none. FSDP2's and Neap's ZeRO-3 do.",
+        f"- **R3, what reduces it?** On DeepSpeed with ZeRO-3, `empty_cache()` after all phases saves {shares} (alone, with offloading, with all "
+        f"strategies), in other rows {most:.0f} % at most. The calls take {seconds(rows):.1f} % of a step, "
         "without the driver allocations that follow (paper: 2 % in all). Neap needs no calls: its arena releases memory after each phase.", "",
         "![Memory of each phase of a PPO step on DeepSpeed and on Neap](../images/rlhf-phases.svg)", "",
         "## Sizes", "",
         "Cells are reserved / fragmentation / allocated, with `empty_cache()` reserved / fragmentation, in GB for the paper, else in GiB. Fragmentation is reserved minus "
-        "allocated bytes when the allocator requested the peak's segment from the driver. DeepSpeed-Chat's rows were recorded on DeepSpeed, ColossalChat's on FSDP2. "
-        "Plans are for RTX 3090s or A100s.", "",
+        "allocated bytes when the allocator requests the peak's segment. DeepSpeed-Chat was recorded on DeepSpeed, ColossalChat on FSDP2. "
+        "Plans are of reserved memory on 4 RTX 3090s or A100s.", "",
         *sizes(stacks), "", on_cpus(), "",
         "## Signs", "", *signs(stacks), "",
-        "Why the others differ:", "",
-        "- Checkpointing and fragmentation: the row without a strategy, with which rows are compared, has more fragmentation here. The paper does not name its versions; "
-        "another optimizer or attention changes that row.",
-        "- ZeRO-1 and ZeRO-2 add fragmentation here: the peak moves to the critic's training, which cannot reuse the segments of the actor's. `empty_cache()` releases them. The "
-        "two rows are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
-        "- ColossalChat: here all 32 rows of a batch train at once; the paper does not name the batch of an update. Without ZeRO-3 and checkpointing the peak is in the actor's "
-        "training and nearly all allocated, so `empty_cache()` saves nothing. Free segments are too small for the peak's request, so fragmentation is large.",
-        "- ZeRO-3 with 7B models adds more fragmentation in the paper than sharding saves. FSDP2 also adds fragmentation "
+        "- Checkpointing and fragmentation: the row without a strategy has more fragmentation here. The paper does not name its versions.",
+        "- ZeRO-1 and ZeRO-2 add fragmentation here: the critic's training cannot reuse the segments of the actor's. "
+        "The two rows are equal: with `overlap_comm`, as DeepSpeed-Chat sets it, gradients take the same path.",
+        "- ColossalChat: here all 32 rows of a batch train at once; the paper does not name this number. Without ZeRO-3 and checkpointing nearly all of the peak is allocated, "
+        "so `empty_cache()` saves nothing.",
+        "- ZeRO-3 with 7B models adds more fragmentation in the paper than sharding saves. FSDP2 adds less "
         f"({overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-zero3-none'))[1]:.0f} % with Llama-2-7b against "
-        f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without), but less. Neap's fragmentation is at most "
-        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have their own regions, and only temporary tensors are in a caching allocator.",
+        f"{overhead(next(r for r in rows if r['recording'] == 'a100-llama-2-7b-none-none'))[1]:.0f} % without). Neap's is at most "
+        f"{max(values['fragmentation'] for values in stacks['planned'].values()):.2f} GiB: tags have their own regions.",
         "- Checkpointing of GPT-2: the paper's peak is in inference, which checkpointing does not change. Here it is in training.",
-        "- Neap and ColossalChat train only the adapters. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters). Neap's OPT-350m has embeddings of full "
-        "width, and bfloat16 weights with float32 adapters.", "",
+        "- Neap and ColossalChat train only the adapters. DeepSpeed-Chat also trains embeddings, norms and biases (221 million parameters).", "",
         "## Replays", "",
         f"`neap replay` reproduces {fidelity()} and predicts `empty_cache()` from the recording without it.", "",
         *replays(rows), "",
@@ -242,16 +237,14 @@ def page():
         f"Driver {card['driver']}, torch {card['torch']}, DeepSpeed {known['deepspeed']}, transformers {card['transformers']}, PEFT {card['peft']}.",
         "- Random weights, LoRA of rank 128, eager attention, two steps. DeepSpeed-Chat: OPT-1.3b and OPT-350m, 2 rows of 256 + 256 tokens, float16, torch's fused AdamW in place "
         "of DeepSpeed's compiled one.",
-        "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own shard. Without a strategy this rank and a run on 2 GPUs over NCCL "
-        f"{'have equal' if pair(rows) == 'equal' else 'DIFFER in'} peaks, events and driver allocations.",
-        "- Under ZeRO-3 DeepSpeed gathers every layer for every generated token. A rollout takes two minutes, with offloading more than three: there only the first 16 tokens are "
-        "generated, and the others are random.",
+        "- A row is rank 0 of a group without other ranks: gathered shards are copies of its own shard. Without a strategy a run on 2 GPUs over NCCL "
+        f"{'has the same' if pair(rows) == 'equal' else 'has OTHER'} peaks, events and driver allocations. Not run: several real ranks under ZeRO-3.",
+        "- Under ZeRO-3 DeepSpeed gathers every layer for every token. With offloading, only the first 16 tokens are generated, and the others are random.",
         "- ColossalChat needs older versions of torch. Its schedule was written again with FSDP2 and transformers: "
-        "32 rows of 96 + 32 tokens, its script's defaults, bfloat16. Models for inference are not sharded, and are in host memory during training. With 7B models 16 of the 32 tokens "
-        "are random, and weights that return from the host get new random values.",
-        "- OPT-6.7b and Llama-2-7b have all four roles; the paper names neither roles nor sizes. Its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2; here both are one recording. "
-        "Neap's plans keep models for inference on the GPU during training.",
-        "- Not run: several real ranks under ZeRO-3.", ""])
+        "32 rows of 96 + 32 tokens, bfloat16. Models for inference are not sharded, and are in host memory during training (in Neap's plans: on the GPU). With 7B models "
+        "16 of the 32 tokens are random, and weights that return from the host get new random values.",
+        "- OPT-6.7b and Llama-2-7b have all four roles; the paper names neither roles nor sizes. Its OPT-1.3b takes 17 GB in table 1 and 43 GB in table 2; here both are one recording.",
+        ""])
 
 
 def main():

@@ -21,6 +21,13 @@ std::string value_text(const Json& value) {
 constexpr double kMostShown = 1000;
 // So many equal keys of an earlier section are named instead of repeated.
 constexpr std::size_t kLeastRepeated = 3;
+// So many keys of a section with one condition are listed below it.
+constexpr std::size_t kLeastWithCondition = 3;
+
+// Counts start at 0 or 1; a key's help says what -1 means.
+bool is_usual_minimum(double minimum) {
+  return minimum == 0 || minimum == 1 || minimum == -1;
+}
 
 std::string type_text(const Key& key) {
   std::string type = key.type;
@@ -30,22 +37,25 @@ std::string type_text(const Key& key) {
       type += (type.empty() ? "`" : ", `") + (choice.empty() ? "\"\"" : choice) + "`";
     if (key.type == "list of text") type = "list of " + type;
   }
-  if (key.minimum) type += ", ≥ " + bound_text(*key.minimum);
+  if (key.minimum && !is_usual_minimum(*key.minimum)) type += ", ≥ " + bound_text(*key.minimum);
   if (key.maximum && *key.maximum <= kMostShown) type += ", ≤ " + bound_text(*key.maximum);
   return key.unit.empty() ? type : format("{}, in {}", type, key.unit);
 }
 
+// "; default `8`; sft: `4`". An empty text or list is not named.
 std::string default_text(const Key& key) {
-  std::string text =
-      format("`{}`", key.default_text.empty() ? "\"\"" : std::string_view(key.default_text));
+  const std::string& usual = key.default_text;
+  const bool is_empty = usual.empty() || usual == "\"\"" || usual == "[]";
+  std::string text = is_empty ? "" : format("; default `{}`", usual);
   for (const Key::Default& other : key.other_defaults)
     text += format("; {}: `{}`", other.where, value_text(other.value));
   return text;
 }
 
 // For a key with fixed choices, names the excluded choices if that is shorter: "`task` is not
-// `eval`".
-std::string condition_text(const ConfigTable& table, const ConfigCondition& condition) {
+// `eval`". A key of `section` has its last name.
+std::string condition_text(const ConfigTable& table, const ConfigCondition& condition,
+                           std::string_view section) {
   std::vector<Json> values = condition.values;
   std::string verb = "is";
   if (const Key* key = table.find(condition.key);
@@ -63,19 +73,25 @@ std::string condition_text(const ConfigTable& table, const ConfigCondition& cond
   for (const Json& value : values)
     names += format("{}`{}`", names.empty() ? "" : ", ",
                     value.is_string() ? value.get<std::string>() : value.dump());
-  return condition.key.empty() ? names : format("`{}` {} {}", condition.key, verb, names);
+  std::string_view key = condition.key;
+  if (key.empty()) return names;
+  if (!section.empty() && key.starts_with(format("{}.", section)))
+    key.remove_prefix(section.size() + 1);
+  return format("`{}` {} {}", key, verb, names);
 }
 
-std::string joined(const ConfigTable& table, std::span<const ConfigCondition> conditions) {
+std::string joined(const ConfigTable& table, std::span<const ConfigCondition> conditions,
+                   std::string_view section) {
   std::string text;
   for (const ConfigCondition& condition : conditions)
-    text += (text.empty() ? "" : " and ") + condition_text(table, condition);
+    text += (text.empty() ? "" : " and ") + condition_text(table, condition, section);
   return text;
 }
 
 // Writes conditions as a sentence.
-std::string read_where(const ConfigTable& table, std::span<const ConfigCondition> conditions) {
-  return conditions.empty() ? "" : format("Read if {}.", joined(table, conditions));
+std::string read_where(const ConfigTable& table, std::span<const ConfigCondition> conditions,
+                       std::string_view section = {}) {
+  return conditions.empty() ? "" : format("Read if {}.", joined(table, conditions, section));
 }
 
 std::string section_of(const Key& key) {
@@ -98,8 +114,8 @@ std::size_t shared_conditions(const Group& group) {
   for (const Key* key : group.keys) {
     std::size_t same = 0;
     while (same < std::min(shared, key->conditions.size()) &&
-           condition_text(*group.table, key->conditions[same]) ==
-               condition_text(*group.table, first[same]))
+           condition_text(*group.table, key->conditions[same], group.title) ==
+               condition_text(*group.table, first[same], group.title))
       ++same;
     shared = same;
   }
@@ -110,7 +126,8 @@ std::size_t shared_conditions(const Group& group) {
 std::string usual_condition(const Group& group) {
   std::map<std::string, std::size_t> counts;
   for (const Key* key : group.keys)
-    if (!key->conditions.empty()) ++counts[condition_text(*group.table, key->conditions.front())];
+    if (!key->conditions.empty())
+      ++counts[condition_text(*group.table, key->conditions.front(), group.title)];
   const auto most = std::max_element(
       counts.begin(), counts.end(),
       [](const auto& one, const auto& other) { return one.second < other.second; });
@@ -123,14 +140,16 @@ std::string usual_condition(const Group& group) {
 std::string own_conditions(const Group& group, const Key& key, std::size_t shared,
                            const std::string& usual) {
   const std::span<const ConfigCondition> all(key.conditions);
-  if (usual.empty()) return read_where(*group.table, all.subspan(shared));
+  if (usual.empty()) return read_where(*group.table, all.subspan(shared), group.title);
   if (all.empty()) return "Always read.";
-  if (condition_text(*group.table, all.front()) != usual) return read_where(*group.table, all);
-  return all.size() == 1 ? "" : format("Only if {}.", joined(*group.table, all.subspan(1)));
+  if (condition_text(*group.table, all.front(), group.title) != usual)
+    return read_where(*group.table, all, group.title);
+  return all.size() == 1 ? ""
+                         : format("Only if {}.", joined(*group.table, all.subspan(1), group.title));
 }
 
 std::string entry_of(const Group& group, const Key& key) {
-  return format("- **`{}`** ({}; default {}): {}", std::string_view(key.path).substr(group.prefix),
+  return format("- **`{}`** ({}{}): {}", std::string_view(key.path).substr(group.prefix),
                 type_text(key), default_text(key), key.help);
 }
 
@@ -149,6 +168,36 @@ std::pair<std::string, std::set<const Key*>> repeated_keys(const Group& group,
   return {};
 }
 
+// Keys of a section that are listed below one condition.
+struct Part {
+  std::string condition;                                 // "Read if `kind` is `http`:" or ""
+  std::vector<std::pair<const Key*, std::string>> keys;  // with conditions of their own
+};
+
+// First the keys whose conditions few others have, then those of each frequent condition.
+std::vector<Part> parts_of(const Group& group, std::size_t shared, const std::string& usual) {
+  std::vector<std::pair<const Key*, std::string>> all;
+  std::map<std::string, std::size_t> counts;
+  for (const Key* key : group.keys) {
+    all.emplace_back(key, own_conditions(group, *key, shared, usual));
+    ++counts[all.back().second];
+  }
+  std::vector<Part> parts(1);
+  for (const auto& [key, where] : all) {
+    if (where.empty() || counts[where] < kLeastWithCondition) {
+      parts.front().keys.emplace_back(key, where);
+      continue;
+    }
+    const std::string condition = where.substr(0, where.size() - 1) + ":";
+    auto part = std::find_if(parts.begin(), parts.end(),
+                             [&](const Part& other) { return other.condition == condition; });
+    if (part == parts.end()) part = parts.insert(part, Part{condition, {}});
+    part->keys.emplace_back(key, "");
+  }
+  if (parts.front().keys.empty()) parts.erase(parts.begin());
+  return parts;
+}
+
 std::string markdown_of(Group group, Written& written) {
   const auto [title, repeated] = repeated_keys(group, written);
   std::string names;
@@ -162,21 +211,24 @@ std::string markdown_of(Group group, Written& written) {
 
   const std::size_t shared = shared_conditions(group);
   const std::string usual = shared == 0 ? usual_condition(group) : "";
-  std::string words =
-      read_where(*group.table, std::span(group.keys.front()->conditions).subspan(0, shared));
+  std::string words = read_where(
+      *group.table, std::span(group.keys.front()->conditions).subspan(0, shared), group.title);
   if (!usual.empty()) words = format("Read if {}, unless an entry says otherwise.", usual);
   if (!group.intro.empty()) words = group.intro + (words.empty() ? "" : " ") + words;
   std::string out =
       format("## {}{}{}{}", group.title, words.empty() ? "" : "\n\n", words, as_there);
   if (repeated.contains(group.keys.front())) return out + "\n";
-  out += "\n\n";
-  for (const Key* key : group.keys) {
-    const std::string row = entry_of(group, *key);
-    written.emplace(row, group.title);
-    const std::string where = own_conditions(group, *key, shared, usual);
-    out += format("{}{}{}\n", row, where.empty() ? "" : " ", where);
+  for (const Part& part : parts_of(group, shared, usual)) {
+    out += "\n\n";
+    if (!part.condition.empty()) out += part.condition + "\n\n";
+    for (const auto& [key, where] : part.keys) {
+      const std::string row = entry_of(group, *key);
+      written.emplace(row, group.title);
+      out += format("{}{}{}\n", row, where.empty() ? "" : " ", where);
+    }
+    out.pop_back();
   }
-  return out;
+  return out + "\n";
 }
 
 }  // namespace

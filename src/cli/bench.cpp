@@ -49,7 +49,7 @@ class BenchCommand final : public Command {
                    "folder of the disk measurements; default: TMPDIR, or /tmp")
         ->type_name("FOLDER");
     app.add_flag("--list", list_, "only list the measurements");
-    app.add_flag("--json", json_, "print JSON (docs/bench.md)");
+    app.add_flag("--json", json_, "print JSON");
     app.add_option("--import-child", import_child_, "the hand-over's other process")->group("");
   }
 

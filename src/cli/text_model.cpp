@@ -58,13 +58,16 @@ void TextModel::load(const spec::DeviceConfig& config) {
                        std::nullopt, context_->kernels());
 }
 
-void TextModel::check_pages(const step::CacheShape& shape) const {
-  if (!shape.paged()) return;
-  if (shape.pages < shape.row_pages())
+void TextModel::check_pages(const step::CacheShape& shape, std::int64_t total_tokens) const {
+  constexpr std::int64_t kPage = step::kPageTokens;
+  const bool is_page = total_tokens == 0 || total_tokens >= kPage;
+  if (!is_page || (shape.paged() && shape.pages < shape.row_pages()))
     throw Error(ErrorCode::kInvalidArgument,
-                format("--max-total-tokens has {} pages of {} tokens, too few for a text of {} "
-                       "tokens with its prompt",
-                       shape.pages, step::kPageTokens, shape.row_tokens));
+                format("--max-total-tokens {} holds {} tokens in whole pages of {}, less than a "
+                       "text of {} tokens with its prompt; set at least {}",
+                       total_tokens, total_tokens / kPage * kPage, kPage, shape.row_tokens,
+                       (shape.row_tokens + kPage - 1) / kPage * kPage));
+  if (!shape.paged()) return;
   const std::string_view reason = step::no_pages_reason(
       shape_, target_->cuda, bridge::to_step(context_->dtype()), context_->kernels().own);
   if (!reason.empty())
@@ -121,11 +124,8 @@ std::vector<rollout::Response> TextModel::generate(const std::vector<rollout::Pr
     options.prompt_width = std::max(options.prompt_width, std::ssize(prompt.tokens));
   const std::int64_t rows = std::min(sizes.batch, std::ssize(prompts));
   const std::int64_t tokens = options.prompt_width + options.max_new_tokens;
-  if (sizes.total_tokens > 0 && sizes.total_tokens < step::kPageTokens)
-    throw Error(ErrorCode::kInvalidArgument,
-                format("--max-total-tokens is less than a page of {} tokens", step::kPageTokens));
   const step::CacheShape shape = step::cache_shape(rows, tokens, sizes.total_tokens);
-  check_pages(shape);
+  check_pages(shape, sizes.total_tokens);
   options.prefill = spec::prefill_shape(rows, options.prompt_width, sizes.prefill_tokens);
   options.graphs = graphs(shape, options.sampling);
   return rollout::generate(*transformer_, cache(shape), prompts, options);

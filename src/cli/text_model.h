@@ -46,7 +46,8 @@ class TextModel {
                                                         rollout::GenerateOptions options);
 
  private:
-  void check_pages(const step::CacheShape& shape) const;
+  /// Throws if `total_tokens` (0: no pages) holds no whole text, or the kernels have no pages.
+  void check_pages(const step::CacheShape& shape, std::int64_t total_tokens) const;
   [[nodiscard]] ops::AnyKvCache& cache(const step::CacheShape& shape);
   /// Memory to decode in CUDA graphs with such a cache; undefined: no graphs.
   [[nodiscard]] at::Tensor graphs(const step::CacheShape& shape,

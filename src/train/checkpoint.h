@@ -93,8 +93,8 @@ using CheckWhole = std::function<void(const std::filesystem::path& folder)>;
                                                              const std::filesystem::path& given,
                                                              const CheckWhole& check_whole);
 
-/// Other checkpoints of the same run. Earlier steps come first, the newest of them in front. Later
-/// steps were abandoned for an older checkpoint and come last.
+/// Other checkpoints of the same run: earlier steps, the newest of them first; then later steps,
+/// which were abandoned for an older checkpoint.
 [[nodiscard]] std::vector<FoundCheckpoint> other_checkpoints(const FoundCheckpoint& one);
 
 }  // namespace neap::train

@@ -4,9 +4,9 @@
 // Places    The first rank creates the files. Ranks that see them, on the same machine, write into
 //           them directly. Other ranks send their data to the first rank. Two machines never write
 //           to one file, because a network file system may not merge writes to the same page or
-//           object. Checksums A piece of 16 MiB that one rank writes whole is hashed while it is
-//           written. Other pieces are read again from the page cache; the ranks of the machine
-//           share that work.
+//           object.
+// Checksums A piece of 16 MiB that one rank writes whole is hashed while it is written. Other pieces
+//           are read again from the page cache; the ranks of the machine share that work.
 // Failure   CollectiveError on every rank if one fails; Error for a single rank. Files are
 //           unchanged, except those before a file whose commit fails.
 // Threads   one at a time; a rank that writes uses several.

@@ -1,5 +1,5 @@
 // The optimizer of a model in the memory of the plan: which states and gradients are this rank's, and
-// where they rest. If states are offloaded, it updates them in parts.
+// where they are stored. If states are offloaded, it updates them in parts.
 //
 // Ranks     gather_weights() is called by every rank.
 // Threads   one at a time.

@@ -3,8 +3,8 @@
 //
 // Tags      ROLE.weights, ROLE.grads, ROLE.optimizer. Also ROLE.unit_grads with sharded gradients,
 //           ROLE.adapter with LoRA, ROLE.prefetch with offloaded or sharded weights, and
-//           ROLE.rollout_weights if rollouts need separate weights. Residency the caller opens a
-//           phase, or holds the tags, before it touches contents.
+//           ROLE.rollout_weights if rollouts need separate weights.
+// Residency The caller opens a phase, or holds the tags, before it touches contents.
 // Ranks     every rank loads, saves and restores together. With tensor parallelism each rank has
 //           its shard.
 // Threads   one at a time.

@@ -1,5 +1,5 @@
-// Weights whose blocks, and tables if they are offloaded too, rest in host memory, on disk, or in the
-// files of a frozen model. Other units are on the device.
+// Offloaded weights: blocks, and if needed tables, are in host memory, on disk, or in the files of a
+// frozen model. Other units are on the device.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 

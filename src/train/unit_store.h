@@ -1,5 +1,5 @@
-// Where the weights of a part of a model rest: on the device, in host memory, on disk, in the model's
-// files, or in ZeRO shards. Blocks that are not on the device pass through prefetch buffers.
+// Where the weights of a part of a model are stored: on the device, in host memory, on disk, in the
+// model's files, or in ZeRO shards. Blocks that are not on the device pass through prefetch buffers.
 //
 // Ranks     check_equal(), gather() and gather_each() are called by every rank.
 // Threads   one at a time.
@@ -35,7 +35,7 @@ class UnitStore {
   UnitStore(const UnitStore&) = delete;
 
   [[nodiscard]] const ModelPart& part() const { return part_; }
-  /// This rank's elements of each unit, where they rest. Undefined: the model's files hold them.
+  /// This rank's elements of each unit, where they are stored. Undefined: the model's files hold them.
   [[nodiscard]] const std::vector<at::Tensor>& values() const { return values_; }
   /// Which elements of a unit these are.
   [[nodiscard]] virtual spec::UnitSlices::Range range(std::size_t unit) const {

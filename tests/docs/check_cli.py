@@ -16,7 +16,7 @@ COMMAND = re.compile(r"^  (\w+) {2,}(\S.*)$")
 # Where a command is explained.
 PAGES = {"train": "training.md", "plan": "memory-model.md", "replay": "replay.md", "report": "report.md", "run": "hook.md",
          "generate": "generation.md", "eval": "evaluation.md", "reward": "rewards.md", "merge": "models.md#adapters",
-         "bench": "bench.md", "doctor": "troubleshooting.md"}
+         "bench": "measurements/README.md#your-machine", "doctor": "troubleshooting.md"}
 HEAD = """# Commands
 
 <!-- Written by `tests/docs/check_cli.py . build/full/bin/neap --write`; a test compares. Change the texts in src/cli instead. -->
@@ -47,8 +47,9 @@ def page(binary):
     footer = top[max(i for i, line in enumerate(top) if line == "") + 1:]
     text = [HEAD, block([*top[:at], *footer]), "| command | |\n| --- | --- |"]
     text += [f"| [`neap {name}`](#neap-{name}) | {summary} |" for name, summary in commands]
-    for name, _ in commands:
+    for name, summary in commands:
         lines = help_of(binary, name)
+        lines = lines[lines[0] == summary:]  # the table has it
         if lines[-len(footer):] == footer:  # printed once, above
             lines = "\n".join(lines[:-len(footer)]).rstrip().splitlines()
         text += [f"\n## neap {name}", f"[Explained here]({PAGES[name]})\n", block(lines).rstrip()]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The recipes of docs/architecture.md ("To add ...") name files that exist. usage: check_recipes.py SOURCE_DIR
+"""The recipes of CONTRIBUTING.md ("To add ...") name files that exist. usage: check_recipes.py SOURCE_DIR
 
 Every path in backticks that begins with src/ or tests/ has to be there (a word in capitals stands for any name), every
 recipe has numbered steps and a line "Checked by" with a test, and identifiers in backticks occur in a file of the recipe.
@@ -37,7 +37,7 @@ def check(root, name, text):
 
 def main():
     root = Path(sys.argv[1])
-    text = (root / "docs" / "architecture.md").read_text()
+    text = (root / "CONTRIBUTING.md").read_text()
     found = [(m[1], m.end()) for m in SECTION.finditer(text)]
     ends = [re.compile(r"^##", re.M).search(text, start).start() for _, start in found]
     problems = [p for (name, start), end in zip(found, ends) for p in check(root, name, text[start:end])]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Follows a recipe of docs/architecture.md: inserts its code into copies of the files that it names, compiles and runs.
+"""Follows a recipe of CONTRIBUTING.md: inserts its code into copies of the files that it names, compiles and runs.
 
 Usage: follow_recipe.py SOURCE_DIR RECIPE PROGRAM.cpp COMPILE_COMMAND... -- LIBRARY...
 A step is a comment `<!-- recipe NAME: FILE after|before "LINE" -->` and the block of code behind it; LINE is part of one line of
@@ -56,9 +56,9 @@ def main() -> int:
     root, recipe, program = Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]).resolve()
     split = sys.argv.index("--")
     command, libraries = sys.argv[4:split], sys.argv[split + 1:]
-    todo = list(steps((root / "docs" / "architecture.md").read_text(), recipe))
+    todo = list(steps((root / "CONTRIBUTING.md").read_text(), recipe))
     if not todo:
-        sys.exit(f"docs/architecture.md has no recipe {recipe!r}")
+        sys.exit(f"CONTRIBUTING.md has no recipe {recipe!r}")
     done = build(root, program, command, libraries, todo)
     print(done.stdout + done.stderr[-4000:])
     if done.returncode:

@@ -139,7 +139,7 @@ class EvaluationRun {
   std::vector<PromptRow> prompts_;
 };
 
-// Reads rows and tokenizer, and sets what the job leaves open.
+// Reads rows and tokenizer, and sets lengths that are not set.
 void EvaluationRun::read() {
   texts_.emplace(job_);
   const spec::Architecture& shape = texts_->context.actor;

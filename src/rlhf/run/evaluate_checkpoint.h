@@ -25,8 +25,8 @@ struct EvaluationReport {
 
 struct EvaluationRequest {
   spec::Job job;  ///< with task eval
-  // Lengths that the job leaves open. The prompt length becomes that of the longest prompt. The
-  // response length is what the model's positions leave, at most 1024 tokens.
+  // Lengths that are not set. The prompt length is that of the longest prompt; the response length is
+  // what the model's positions leave, at most 1024 tokens.
   bool any_prompt_length = false, any_response_length = false;
   std::filesystem::path responses{};  ///< one line per row; empty: not written
 };

@@ -122,7 +122,7 @@ class Trainer {
   /// Validates after `step` steps.
   virtual Validation validate(std::int64_t step) = 0;
   /// Saves everything that later steps depend on, except the step number. The caller completes
-  /// `files`; the next step may come first.
+  /// `files`, possibly after the next step.
   virtual void save(const std::filesystem::path& folder, train::SavedFiles& files) = 0;
   virtual void restore(const std::filesystem::path& folder) = 0;
 };

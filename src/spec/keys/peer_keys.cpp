@@ -62,7 +62,7 @@ std::string sentence_of(Peer peer, const PeerKey& key) {
   return text + ". `algorithm.preset = \"trl\"` takes TRL's defaults of keys that are not set";
 }
 
-// The table that shows a key, by its equivalent here.
+// The list that shows a key, by its equivalent here.
 enum class Use : std::uint8_t { kSame, kOther, kNone };
 
 Use use_of(const PeerKey& key) {
@@ -74,15 +74,14 @@ std::string_view head_of(Use use) {
     case Use::kSame:
       return "\nThe same here, with verl's default in parentheses:\n\n";
     case Use::kOther:
-      return "\nReplaced:\n\n| key (default) | here | note |\n| --- | --- | --- |\n";
+      return "\nReplaced, as key (default): key here; note:\n\n";
     case Use::kNone:
-      return "\nWithout a counterpart; leave these out:\n\n| key | why, or what to do |\n"
-             "| --- | --- |\n";
+      return "\nWithout a counterpart; leave these out:\n\n";
   }
   return {};
 }
 
-// A note without the advice that the table's heading gives.
+// A note without the advice that the list's heading gives.
 std::string_view reason_of(std::string_view note) {
   constexpr std::string_view kAdvice = "leave it out", kAfter = "; leave it out";
   if (note == kAdvice) return "not needed";
@@ -90,7 +89,7 @@ std::string_view reason_of(std::string_view note) {
   return note;
 }
 
-// A row of a table, and the keys that share it.
+// A row of a list, and the keys that share it.
 struct Row {
   const PeerKey* first = nullptr;
   std::vector<std::string> keys, here;
@@ -118,7 +117,7 @@ std::string with_default(const PeerKey& key, Use use) {
                 noted ? key.note : "");
 }
 
-std::string table_of(Peer peer, Use use) {
+std::string list_of(Peer peer, Use use) {
   std::vector<Row> rows;
   for (const PeerKey& key : peer_keys(peer)) {
     if (use_of(key) != use) continue;
@@ -135,8 +134,9 @@ std::string table_of(Peer peer, Use use) {
     const std::string keys = joined(row.keys, ", ");
     const std::string_view note = row.first->note;
     if (use == Use::kSame) out += format("- {}\n", keys);
-    if (use == Use::kOther) out += format("| {} | {} | {} |\n", keys, joined(row.here, ", "), note);
-    if (use == Use::kNone) out += format("| {} | {} |\n", keys, reason_of(note));
+    if (use == Use::kOther)
+      out += format("- {}: {}{}{}\n", keys, joined(row.here, ", "), note.empty() ? "" : "; ", note);
+    if (use == Use::kNone) out += format("- {}: {}\n", keys, reason_of(note));
   }
   return out;
 }
@@ -165,7 +165,7 @@ std::string peer_reference() {
       kVerlVersion, kTrlVersion);
   for (const Peer peer : kAllPeers) {
     out += format("\n## {}\n", to_string(peer));
-    for (const Use use : {Use::kSame, Use::kOther, Use::kNone}) out += table_of(peer, use);
+    for (const Use use : {Use::kSame, Use::kOther, Use::kNone}) out += list_of(peer, use);
   }
   return out;
 }

@@ -100,13 +100,14 @@ Status check_generation(const Job& job) {
                "{}) x {} are {} tokens of the KV cache; the most is {}",
                job.rollout_batch(), job.rollout.batch_size, step_text(job), lengths_text(job),
                tokens, kMostCachedTokens));
-  const std::int64_t pages = job.rollout.max_total_tokens / kCachePageTokens;
-  if (job.rollout.max_total_tokens > 0 && pages * kCachePageTokens < job.max_sequence_length())
+  constexpr std::int64_t kPage = kCachePageTokens;
+  const std::int64_t held = job.rollout.max_total_tokens / kPage * kPage;
+  if (job.rollout.max_total_tokens > 0 && held < job.max_sequence_length())
     return wrong(format(
-        "actor_rollout_ref.rollout.max_total_tokens {} has {} pages of {} tokens, too few for one "
-        "sequence of {} tokens {}",
-        job.rollout.max_total_tokens, pages, kCachePageTokens, job.max_sequence_length(),
-        lengths_text(job)));
+        "actor_rollout_ref.rollout.max_total_tokens {} holds {} tokens in whole pages of {}, less "
+        "than one sequence of {} tokens {}; set at least {}",
+        job.rollout.max_total_tokens, held, kPage, job.max_sequence_length(), lengths_text(job),
+        (job.max_sequence_length() + kPage - 1) / kPage * kPage));
   const std::int64_t chunks = job.data.max_prompt_length / job.rollout.max_num_batched_tokens;
   if (!job.rollout.enable_chunked_prefill || chunks <= kMostChunks) return {};
   return wrong(format(

@@ -1,4 +1,4 @@
-// What a reader has after following the recipe "An optimizer" of docs/architecture.md: the new kind is in the
+// What a reader has after following the recipe "An optimizer" of CONTRIBUTING.md: the new kind is in the
 // configuration, has its bytes, and its step asks for memory.
 #include <cstdio>
 

@@ -267,6 +267,12 @@ class Generate(SettingsCases, unittest.TestCase):
         self.assertIn("3 texts were cut at their longest length; --max-new-tokens sets it", result.stderr)
         self.assertIn("The 3 texts of a prompt are the same", result.stderr)
 
+    def test_pages_without_room_for_a_text_are_refused(self):
+        for tokens, held in ((10, 0), (70, 64)):
+            result = self.neap("generate", "out", "--prompt", PROMPT, "--n", 4, "--max-new-tokens", 80, "--max-total-tokens", tokens)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertRegex(result.stderr, f"--max-total-tokens {tokens} holds {held} tokens in whole pages of 64, less than a text of .*; set at least 128")
+
     def test_prompts_and_texts_are_marked(self):
         words = ("--prompt", PROMPT, "--prompt", "The soup was", "--n", 2, "--temperature", 1)
         texts = [(row["text"], len(row["tokens"]), ", cut" * (row["finish_reason"] == "length")) for row in self.rows(*words)]

@@ -1,4 +1,4 @@
-// docs/architecture.md, "To add an algorithm": best-of-n sampling (generate, score, train on the best
+// CONTRIBUTING.md, "To add an algorithm": best-of-n sampling (generate, score, train on the best
 // response) as a list of phases with bodies that are there, and a loss that is not.
 #include <gtest/gtest.h>
 

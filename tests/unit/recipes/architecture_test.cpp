@@ -1,4 +1,4 @@
-// docs/architecture.md, "To add an architecture": architectures/recipe_sample.cpp is one more file, and
+// CONTRIBUTING.md, "To add an architecture": architectures/recipe_sample.cpp is one more file, and
 // nothing else of the program is changed.
 #include <gtest/gtest.h>
 

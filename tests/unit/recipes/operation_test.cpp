@@ -1,4 +1,4 @@
-// docs/architecture.md, "To add an operation": `cube`, declared and counted on one side, computed on
+// CONTRIBUTING.md, "To add an operation": `cube`, declared and counted on one side, computed on
 // the other, used by a pass, and held to the same requests.
 #include <gtest/gtest.h>
 

@@ -176,8 +176,9 @@ TEST_F(Sizes, ProductsAreRefusedWithTheirKeys) {
          "actor_rollout_ref.rollout.max_num_batched_tokens 1 prefills ");
   expect({"data.max_prompt_length=100", "data.max_response_length=100",
           "actor_rollout_ref.rollout.max_total_tokens=255"},
-         "actor_rollout_ref.rollout.max_total_tokens 255 has 3 pages of 64 tokens, too few for one "
-         "sequence of 200 tokens (data.max_prompt_length 100 + data.max_response_length 100)");
+         "actor_rollout_ref.rollout.max_total_tokens 255 holds 192 tokens in whole pages of 64, "
+         "less than one sequence of 200 tokens (data.max_prompt_length 100 + "
+         "data.max_response_length 100); set at least 256");
 }
 
 }  // namespace
