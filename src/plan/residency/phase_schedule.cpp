@@ -105,7 +105,17 @@ void write_schedule(MemoryPlan& plan, const std::vector<TagOption>& chosen) {
   if (plan.move_seconds >= between) write_schedule(plan, chosen, none);
 }
 
-Status check(const MemoryPlan& plan) {
+// The bytes that the link can move in `limit` seconds, or in the part that operations leave.
+Bytes most_bytes(const MemoryPlan& plan, double limit) {
+  const double left = limit - (plan.overlap ? 0 : plan.operation_seconds());
+  const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
+  if (bytes >= 1e18) return Bytes(~0ull);
+  return bytes <= 0 ? Bytes() : Bytes(static_cast<std::uint64_t>(bytes) + 1);
+}
+
+}  // namespace
+
+Status check_tags(const MemoryPlan& plan) {
   if (plan.cycle() == 0 || plan.phases.size() > kMostPhases)
     return {ErrorCode::kInvalidArgument,
             format("A plan has 1 to 64 phases, not {}", plan.phases.size())};
@@ -121,19 +131,9 @@ Status check(const MemoryPlan& plan) {
   return {};
 }
 
-// The bytes that the link can move in `limit` seconds, or in the part that operations leave.
-Bytes most_bytes(const MemoryPlan& plan, double limit) {
-  const double left = limit - (plan.overlap ? 0 : plan.operation_seconds());
-  const double bytes = left * std::max({plan.link.to_host, plan.link.to_device, plan.link.both});
-  if (bytes >= 1e18) return Bytes(~0ull);
-  return bytes <= 0 ? Bytes() : Bytes(static_cast<std::uint64_t>(bytes) + 1);
-}
-
-}  // namespace
-
 Result<bool> solve_if_fits(MemoryPlan& plan, spec::Residency mode, double limit,
                            const TagChoices* choices) {
-  NEAP_TRY(check(plan));
+  NEAP_TRY(check_tags(plan));
   if (mode == spec::Residency::kAll) {
     std::vector<TagOption> chosen;
     for (const TagPlan& tag : plan.tags) {

@@ -12,6 +12,9 @@
 
 namespace neap::plan {
 
+/// kInvalidArgument for a plan with too many phases, or with tags that contradict themselves. Others
+/// have TagChoices.
+[[nodiscard]] Status check_tags(const MemoryPlan& plan);
 /// As solve_residency, but returns false without a message if nothing fits. Schedules whose bytes
 /// alone would take a whole step over `limit` seconds are skipped. `choices` are those of the plan's
 /// tags; null: they are made.

@@ -205,6 +205,7 @@ class CheckpointSearch {
 
 Result<bool> solve_checkpointing(MemoryPlan& plan, const std::vector<CheckpointChoice>& choices,
                                  spec::Residency residency, double limit) {
+  NEAP_TRY(check_tags(plan));
   return CheckpointSearch(plan, choices, residency, limit).run();
 }
 

@@ -6,6 +6,7 @@
 
 #include "plan/residency/least_capacity.h"
 #include "plan/residency/tag_options.h"
+#include "plan/search/checkpoint_search.h"
 #include "schedule_walk.h"
 #include "unit/plan/small_plans.h"
 
@@ -84,6 +85,14 @@ TEST(Residency, RefusesPlansThatContradictThemselves) {
   plan = ppo(Bytes());
   plan.tags[0].need.pop_back();
   EXPECT_EQ(solve_residency(plan, spec::Residency::kAuto).code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(Residency, PlansWithTooManyPhasesAreRefusedBeforeTheirTagsAreRead) {
+  MemoryPlan plan = ppo(1_GiB);
+  plan.phases.resize(kMostPhases + 1, plan.phases.front());
+  for (TagPlan& tag : plan.tags) tag.need.clear();
+  const Result<bool> solved = solve_checkpointing(plan, {}, spec::Residency::kAuto, 1);
+  EXPECT_EQ(solved.status().code(), ErrorCode::kInvalidArgument);
 }
 
 TEST(Residency, AMiniBatchMovesEveryRound) {
