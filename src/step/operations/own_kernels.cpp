@@ -20,13 +20,15 @@ constexpr std::int64_t kNarrow = 1024 + kMostRank;  // columns
 
 }  // namespace
 
-// Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in a step's graph (decode-parts-h200.jsonl). Products
-// read their matrices once, so their size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
-// matrices the library is faster. Where they alternate, both are slower: some_rows.cu reads so much of its matrices before the
-// previous kernel has ended that the loads of that kernel wait. So all matrices of a layer but small ones have the same kernel, by
-// the model's width. Rows of adapters that are multiplied together with a matrix do not count. few_rows.cu reads 2048 columns at
-// once, and is slower with other widths. Together with normed_rows.cu, which also computes the norms, it is faster with fewer columns
-// too, if rounds are whole.
+// Times of each on an H200, alone (bench/results/row-products-h200.jsonl) and in a step's graph
+// (decode-parts-h200.jsonl, decode-normed-h200.jsonl). Products read their matrices once, so their
+// size counts: few_rows.cu starts fastest, and some_rows.cu reads fastest. With more rows or
+// matrices the library is faster. Where they alternate, both are slower: some_rows.cu reads so much
+// of its matrices before the previous kernel has ended that the loads of that kernel wait. So all
+// matrices of a layer but small ones have the same kernel, by the model's width. Rows of adapters
+// that are multiplied together with a matrix do not count. few_rows.cu reads 2048 columns at once,
+// and is slower with other widths. Together with normed_rows.cu, which also computes the norms, it
+// is faster with fewer columns too, if rounds are whole.
 RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out) const {
   constexpr std::int64_t kSmall = 4 << 20, kMedium = 9 << 19, kLarge = 54 << 20;  // elements
