@@ -49,7 +49,10 @@ PoolSearch::PoolSearch(const spec::Job& job, const Target& target, const MemoryP
   for (std::size_t i = 0; i < walk_.size(); ++i) {
     const Visit& next = visits[(i + 1) % visits.size()];
     const PhaseSchedule& schedule = plan.schedule[next.phase];
-    if (!(next.again ? schedule.again : schedule.moves).empty())
+    const bool moves = !(next.again ? schedule.again : schedule.moves).empty();
+    const auto taken = [&](std::size_t phase) { return plan.phases[phase].transient; };
+    // The phase leaves at least as many pages as it takes.
+    if (moves || taken(walk_[i].phase) > taken(next.phase))
       free_between(walk_[i].phase, next.phase);
   }
 }

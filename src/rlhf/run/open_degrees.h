@@ -1,5 +1,4 @@
-// Chooses the parallel sizes that are "auto". The first rank chooses once for all
-// ranks.
+// Chooses the parallel sizes that are "auto". The first rank chooses once for all ranks.
 //
 // A run that resumes on the same number of ranks keeps the sizes of its checkpoint.
 //

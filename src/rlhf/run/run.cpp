@@ -20,8 +20,8 @@ namespace {
 // what one GPU's libraries take.
 constexpr Bytes kLaterKernelsOfRanks = 304_MiB;
 
-// Connects the ranks' GPUs. The capacity shrinks by what this takes beyond the plan's allowance and,
-// if it is the free memory, by what comes later.
+// Connects the ranks' GPUs. Afterwards the capacity is at most the free memory, together with the
+// plan's allowance for NCCL and without what comes later.
 void connect_gpus(const spec::Job& job, const parallel::Environment& environment,
                   parallel::ConnectOptions options, Launch& launch) {
   options.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(job.device.ordinal));
@@ -29,15 +29,14 @@ void connect_gpus(const spec::Job& job, const parallel::Environment& environment
   const Bytes before = free();
   launch.ranks = parallel::connect(environment, options);
   launch.ranks->barrier();  // the first collective allocates the buffers
-  const Bytes taken = saturating_sub(before, free());
+  const Bytes after = free();
   const Bytes allowed = plan::nccl_bytes(job, plan::NcclSettings::of_process());
+  const Bytes most = saturating_sub(after + allowed, kLaterKernelsOfRanks);
   Bytes& capacity = launch.device.target.capacity;
-  Bytes beyond = saturating_sub(taken, allowed);
-  if (job.device.memory.is_zero()) beyond += kLaterKernelsOfRanks;
-  capacity = std::max(saturating_sub(capacity, beyond), Bytes(1));
+  capacity = std::min(capacity, std::max(most, Bytes(1)));
   if (launch.ranks->first())
-    log::info(format("{} takes {} of the GPU; the plan has {} for it", launch.ranks->name(), taken,
-                     allowed));
+    log::info(format("{} takes {} of the GPU; the plan has {} for it, and {} for all",
+                     launch.ranks->name(), saturating_sub(before, after), allowed, capacity));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::int64_t waves(std::int64_t blocks, std::int64_t at_once) {
 bool in_rounds(std::int64_t columns) {
   return columns % kRoundColumns == 0 && columns <= kMostNormed;
 }
-constexpr std::int64_t kNarrow = 1024 + kMostRank;  // columns
+constexpr std::int64_t kNarrow = 1024;  // columns
 
 }  // namespace
 
@@ -43,7 +43,7 @@ RowProduct OwnKernels::row_product(spec::Dtype dtype, std::int64_t rows, std::in
   if (!warp_groups) return rows <= kTile ? RowProduct::kFewRows : RowProduct::kLibrary;
   const std::int64_t elements = in * out;
   const std::int64_t width = std::min(in, out);
-  const bool few = elements < kSmall || width <= kNarrow || in_rounds(width) ||
+  const bool few = elements < kSmall || width <= kNarrow + kMostRank || in_rounds(width) ||
                    (width >= kWhole && width <= kWhole + kMostRank) ||
                    (rows <= kTile / 2 && width >= kWide);
   if (rows <= kTile && few) return RowProduct::kFewRows;

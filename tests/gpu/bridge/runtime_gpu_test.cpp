@@ -147,16 +147,23 @@ TEST_F(RuntimeOnGpu, WithoutACeilingTheCardIsTheLimit) {
 }
 
 // Libraries take more of the card than a plan has for them.
-TEST_F(RuntimeOnGpu, PagesKeptForTagsAreFreedIfThePhaseNeedsThem) {
+class PagesKeptForTags : public RuntimeOnGpu, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(PagesKeptForTags, AreFreedIfThePhaseNeedsThem) {
   job_.device.memory = Bytes(0);
   plan_.capacity = Bytes(0);
   plan_.tags[1].need = {plan::Need::kOptional, plan::Need::kOptional};
   plan_.schedule[0].resident = {true, false, false};
+  plan_.phases[0].transient = workspaces(*make()) + 28_MiB;
+  if (GetParam()) plan_.phases[0].pool_for = {kLook};
   const auto runtime = make();
   const auto free = [&] { return runtime->context().device()->memory()->free; };
   const auto store = [&] { return runtime->arena().stats().page_store; };
   EXPECT_TRUE(runtime->phase(kLearn)->close().ok());
-  EXPECT_TRUE(runtime->phase(kLook)->close().ok());
+  {
+    const auto phase = runtime->phase(kLook);
+    (void)take(2_MiB);
+  }
   ASSERT_EQ(store(), 8_MiB) << "the optimizer's";
   std::vector<at::Tensor> others{take(free() - 60_MiB)};
   while (free() > 26_MiB) others.push_back(take(1_MiB));
@@ -164,6 +171,7 @@ TEST_F(RuntimeOnGpu, PagesKeptForTagsAreFreedIfThePhaseNeedsThem) {
   EXPECT_EQ(store(), Bytes());
   EXPECT_NO_THROW((void)take(6_MiB));
 }
+INSTANTIATE_TEST_SUITE_P(PoolOfThePhaseBefore, PagesKeptForTags, ::testing::Bool());
 
 }  // namespace
 }  // namespace neap::bridge

@@ -103,7 +103,7 @@ def choice(rows, columns, out):
     if out >= 42 << 10:
         return "some" if rows <= 16 else "cublas"
     elements, width = columns * out, min(columns, out)
-    if rows <= 8 and (elements < 4 << 20 or width <= 1024 or in_rounds(width) or (rows <= 4 and width >= 3072)):
+    if rows <= 8 and (elements < 4 << 20 or width <= 1152 or in_rounds(width) or 2048 <= width <= 2176 or (rows <= 4 and width >= 3072)):
         return "few"
     medium, wide, deep = rows <= 48, out >= 4 * columns, columns >= 4 * out
     fits = elements <= (54 << 20 if medium or wide or deep else 9 << 19)

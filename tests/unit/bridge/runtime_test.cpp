@@ -111,6 +111,27 @@ TEST_F(RuntimeTest, APhaseThatFollowsItselfBeginsWithThePagesOfThePool) {
   }
 }
 
+TEST_F(RuntimeTest, APoolStaysOnlyForThePhasesThatThePlanNames) {
+  plan::MemoryPlan plan = small_plan(32_MiB);
+  plan.tags[2].need = {plan::Need::kOptional, plan::Need::kOptional};
+  plan.schedule[1] = plan.schedule[0];  // no tag moves
+  plan.phases[0].pool_for = {kLearn};
+  job_.device.kind = "cpu";
+  job_.device.memory = 32_MiB;
+  const auto runtime = Runtime::make(job_, choose_run_device(job_.device), plan, nullptr);
+  // Returns the bytes of tags and pool at the phase's begin.
+  const auto run = [&](spec::PhaseId id) {
+    const auto phase = runtime->phase(id);
+    const arena::Stats stats = runtime->arena().stats();
+    const at::Tensor t = at::empty({(6_MiB).count()}, at::kByte);
+    return stats.physical - stats.page_store;
+  };
+  EXPECT_EQ(run(kLook), 16_MiB);
+  EXPECT_EQ(run(kLook), 16_MiB) << "the plan does not name it";
+  EXPECT_EQ(run(kLearn), 22_MiB);
+  EXPECT_EQ(run(kLearn), 16_MiB) << "this phase keeps none";
+}
+
 TEST_F(RuntimeTest, OutOfMemoryNamesNeedFreeAndHolders) {
   const auto runtime = make(32_MiB);
   const auto phase = runtime->phase(kLook);
