@@ -29,7 +29,7 @@ class HostTransients final : public PhaseTransients {
     alive_ = alive;
     return {stats.peak_allocated, stats.peak_reserved, stats.fragmentation_at_peak};
   }
-  [[nodiscard]] Bytes reserved() const override { return pool_->stats().reserved; }
+  [[nodiscard]] Bytes kept() const override { return pool_->stats().reserved; }
   void give_back() override { pool_->give_back(); }
 
  private:
@@ -65,10 +65,7 @@ class CudaTransients final : public PhaseTransients {
     if (last.count != refusals_before_) use.refused = last.requested;
     return use;
   }
-  [[nodiscard]] Bytes reserved() const override {
-    return Bytes(
-        static_cast<std::uint64_t>(allocator().getDeviceStats(index_).reserved_bytes[0].current));
-  }
+  [[nodiscard]] Bytes kept() const override { return kept_; }
   void give_back() override {
     allocator().emptyCache();
     kept_ = Bytes();
@@ -77,6 +74,10 @@ class CudaTransients final : public PhaseTransients {
  private:
   static c10::DeviceAllocator& allocator() {
     return *c10::getDeviceAllocator(c10::DeviceType::CUDA);
+  }
+  [[nodiscard]] Bytes reserved() const {
+    return Bytes(
+        static_cast<std::uint64_t>(allocator().getDeviceStats(index_).reserved_bytes[0].current));
   }
 
   c10::DeviceIndex index_;

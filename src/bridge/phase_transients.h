@@ -33,10 +33,9 @@ class PhaseTransients {
   /// Restores libtorch's settings. Frees the pages unless `keep`, which leaves them for the next
   /// phase. Live temporaries keep their pages; a warning gives their bytes.
   virtual TransientUse close(const std::string& phase, bool keep) = 0;
-  /// Bytes of the allocator's pages. Between phases those are the pages that close() kept, and
-  /// cuBLAS' workspaces.
-  [[nodiscard]] virtual Bytes reserved() const = 0;
-  /// Frees the pages that close() kept. Call it between phases.
+  /// Bytes of the pages that close() kept.
+  [[nodiscard]] virtual Bytes kept() const = 0;
+  /// Frees these pages. Call it between phases.
   virtual void give_back() = 0;
 };
 

@@ -293,13 +293,13 @@ void RuntimeImpl::give_pool_back() {
 void RuntimeImpl::leave_room(std::size_t phase) {
   const Bytes store = arena_->stats().page_store;
   if (!context_.torch().is_cuda() || store.is_zero()) return;
-  const Bytes reserved = transients_->reserved();
-  const Bytes pool = std::max(plan_.phases[phase].transient + kTorchCudaSegment, reserved);
+  const Bytes kept = transients_->kept();
+  const Bytes pool = std::max(plan_.phases[phase].transient + kTorchCudaSegment, kept);
   Bytes most = store;
   if (!plan_.capacity.is_zero())
     most = std::min(most, saturating_sub(plan_.capacity, executor_->persistent() + pool));
   const device::MemoryInfo memory = value_or_throw(context_.device()->memory());
-  most = std::min(most, saturating_sub(store + memory.free + reserved, pool));
+  most = std::min(most, saturating_sub(store + memory.free + kept, pool));
   if (store > most) (void)value_or_throw(arena_->release_store(most));
 }
 

@@ -5,9 +5,10 @@ usage: decode_steps.py OUT_DIR NAME=PACKAGE_DIR [NAME=PACKAGE_DIR ...] [--case M
 
 Random weights in bfloat16, prompts of 20 words, 128 (or N) new tokens. 8 and 64 (or N) sequences are decoded together, 11 times one after another; a
 sample is the time from the last text of one batch to the last of the next, over its tokens, so it has a prefill in it. Writes medians of
-the 10 samples, their spread and whether the packages' texts are the same to OUT_DIR/decode_steps.jsonl. --rehearse: tiny models on the host.
+the 10 samples, their spread, the bytes of the weights that a step reads and whether the packages' texts are the same to OUT_DIR/decode_steps.jsonl. --rehearse: tiny models on the host.
 """
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import plan_check
 import random_models
 
 BATCHES, SIZES = 11, (8, 64)
-MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "qwen3-4b", "llama-3.1-8b")
+MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b", "opt-1.3b", "llama-3.2-3b", "qwen3-4b", "llama-3.1-8b")
 
 
 def decode(package, model, prompts, size):
@@ -40,6 +41,13 @@ def decode(package, model, prompts, size):
     return [1e3 * (b - a) / tokens for a, b in zip(last, last[1:])], texts
 
 
+def weight_bytes(name):
+    """Bytes of the weights that a step reads, in bfloat16. Of a token table that is not tied it reads some rows only."""
+    config = random_models.MODELS[name]
+    tables = ("model.embed_tokens.weight", "model.decoder.embed_tokens.weight") if not config["tie_word_embeddings"] else ()
+    return sum(2 * math.prod(shape) for part, shape in random_models.parameters(config) if part not in (*tables, "score.weight"))
+
+
 def main():
     args = plan_check.ARGS
     packages = {name: pathlib.Path(folder).resolve() for name, folder in (p.split("=", 1) for p in args.packages)}
@@ -57,7 +65,7 @@ def main():
                 for name, package in packages.items():
                     samples, texts = decode(package, work / model, work / "prompts.jsonl", size)
                     first = first or texts
-                    row = {"model": model, "sequences": size, "new_tokens": args.tokens, "package": name, "ms_a_step": statistics.median(samples), "least": min(samples),
+                    row = {"suite": "decode_steps", "model": model, "weight_bytes": weight_bytes(model), "sequences": size, "new_tokens": args.tokens, "package": name, "ms_a_step": statistics.median(samples), "least": min(samples),
                            "most": max(samples), "samples": len(samples), "same_texts": texts == first, "environment": known[name]}
                     print(json.dumps({key: value for key, value in row.items() if key != "environment"}), flush=True)
                     out.write(json.dumps(row) + "\n")
