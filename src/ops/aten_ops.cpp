@@ -11,6 +11,7 @@
 #include "bridge/host_products.h"
 #include "bridge/runtime.h"
 #include "bridge/streams.h"
+#include "ops/aten_products.h"
 
 namespace neap::ops {
 
@@ -148,15 +149,18 @@ Tensor AtenOps::convert(Tensor t, Dtype dtype) const {
 
 Tensor AtenOps::product(const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  if (multiply_tuned(kernels_.own, out, a, b)) return out;
   const Scratch scratch;
   return bridge::product_out(out, a, b);
 }
 Tensor AtenOps::product_plus(const Tensor& bias, const Tensor& a, const Tensor& b) const {
   Tensor out = at::empty({a.size(0), b.size(1)}, a.options());
+  if (multiply_tuned(kernels_.own, out, a, b, {.bias = bias})) return out;
   const Scratch scratch;
   return bridge::product_plus_out(out, bias, a, b);
 }
 void AtenOps::add_product_(const Tensor& c, const Tensor& a, const Tensor& b, double alpha) const {
+  if (multiply_tuned(kernels_.own, c, a, b, {alpha, /*adds=*/true})) return;
   const Scratch scratch;
   bridge::add_product_(c, a, b, alpha);
 }

@@ -24,6 +24,7 @@ using Handle = unsigned long long;     // CUmemGenericAllocationHandle
 using Context = void*;
 using Stream = void*;
 using Event = void*;
+constexpr Result32 kNotReady = 600;  ///< an event that has not happened yet
 using Module = void*;
 using Function = void*;
 using Graph = void*;
@@ -128,6 +129,7 @@ constexpr int kAttributeFabric = 128;
     (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
      void** extra))                                                                                \
+  X(stream_is_capturing, "cuStreamIsCapturing", (Stream stream, int* status))                      \
   X(capture_begin, "cuStreamBeginCapture_v2", (Stream stream, int mode))                           \
   X(capture_end, "cuStreamEndCapture", (Stream stream, Graph * graph))                             \
   X(graph_nodes, "cuGraphGetNodes", (Graph graph, void** nodes, std::size_t* count))               \

@@ -59,6 +59,13 @@ bool OwnKernels::normalizes(spec::Dtype dtype, std::int64_t rows, std::int64_t i
          row_product(dtype, rows, in, out) == RowProduct::kFewRows;
 }
 
+// Smaller products may be faster with the depth divided (bench/results/training-products-h200.jsonl).
+bool OwnKernels::tunes(spec::Dtype dtype, std::int64_t rows, std::int64_t depth,
+                       std::int64_t columns) const {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 33;
+  return on && warp_groups && dtype == spec::Dtype::kBfloat16 && rows * depth * columns >= kLeast;
+}
+
 RowsGrid OwnKernels::rows_grid(std::int64_t in, std::int64_t out) const {
   constexpr std::int64_t kLeastColumns = 200, kManyColumns = 1024, kMostCluster = 8;  // of a block
   const std::int64_t tiles = (out + kRowsOfBlock - 1) / kRowsOfBlock;

@@ -64,6 +64,10 @@ struct OwnKernels {
   /// Whether a kernel can normalize such rows and multiply them by the matrices.
   [[nodiscard]] bool normalizes(spec::Dtype dtype, std::int64_t rows, std::int64_t in,
                                 std::int64_t out) const;
+  /// Whether the GPU's library multiplies matrices (rows, depth) and (depth, columns) by the fastest
+  /// of its algorithms (kernels/tuned_products.h).
+  [[nodiscard]] bool tunes(spec::Dtype dtype, std::int64_t rows, std::int64_t depth,
+                           std::int64_t columns) const;
   /// How some_rows.cu divides a product with matrices (out, in).
   [[nodiscard]] RowsGrid rows_grid(std::int64_t in, std::int64_t out) const;
   /// Whether they draw tokens from such rows of logits. bfloat16 only: its few values are counted
