@@ -47,7 +47,8 @@ struct ProductShape {
 
 class TunedProducts {
  public:
-  /// Those for the GPU with this number. They belong to the process, as the library's handle does.
+  /// The products of the GPU with this number. They belong to the process, as the library's handle
+  /// does.
   [[nodiscard]] static Result<TunedProducts*> of(int ordinal);
 
   TunedProducts(const cublaslt::Api& api, const device::cuda::Card& card, cublaslt::Handle handle)
