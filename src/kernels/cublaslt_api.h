@@ -22,7 +22,7 @@ constexpr int kTransposeA = 3, kTransposeB = 4;  // attributes of a product
 constexpr int kEpilogue = 7, kBias = 8;
 constexpr int kAddsBias = 4;                            // an epilogue
 constexpr int kReductions = 3, kFirstOfAlignments = 5;  // attributes of a preference
-constexpr int kSplits = 2;                              // attribute of an algorithm
+constexpr int kAlgorithm = 0, kSplits = 2;              // attributes of an algorithm
 
 struct Algorithm {
   std::array<std::uint64_t, 8> opaque;

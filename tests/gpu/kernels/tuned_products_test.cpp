@@ -20,13 +20,14 @@ struct Case {
   const char* name;
   std::int64_t rows, depth, columns;
 };
-// Linears of Qwen2.5-1.5B and 7B, OPT-350m and Llama-3.1-8B, a head, and rows that are no multiples of tiles.
+// Linears of Qwen2.5-1.5B and 7B, OPT-350m and Llama-3.1-8B, heads, few rows and a large depth, and rows that are no multiples of tiles.
 constexpr Case kCases[] = {{"attention", 16384, 1536, 2048}, {"out", 16384, 1536, 1536},
                            {"up", 16384, 1536, 8960},        {"down", 16384, 8960, 1536},
                            {"gate_up7", 2048, 3584, 37888},  {"down7", 8192, 18944, 3584},
                            {"small", 4096, 1024, 4096},      {"opt", 4096, 2048, 8192},
                            {"rows256", 256, 4096, 28672},    {"odd_rows", 4111, 2048, 8192},
-                           {"head", 1024, 1536, 151936}};
+                           {"head", 1024, 1536, 151936},     {"head64", 64, 4096, 128256},
+                           {"deep256", 256, 14336, 4096},    {"deep1024", 1024, 18944, 3584}};
 constexpr int kCalls = 110;  // more than are timed before the choice
 
 class TunedProducts : public ::testing::TestWithParam<Case> {
