@@ -46,7 +46,7 @@ HOMES = {
     # Phases and updates keep a model's homes.
     "src/spec/recipe/job_model.h", "src/spec/recipe/recipe_builder.cpp",
     # The search, and what it may choose.
-    "src/plan/search/common_choices.cpp", "src/plan/search/drafts.h", "src/plan/search/drafts.cpp", "src/plan/search/model_choice.cpp",
+    "src/plan/search/common_choices.cpp", "src/plan/search/home_options.cpp", "src/plan/search/model_choice.cpp",
     "src/plan/results/legal_homes.cpp", "src/plan/results/model_roles.h", "src/plan/results/model_roles.cpp",
     # Tags, and loads that are counted.
     "src/plan/results/memory_plan.h",

@@ -11,7 +11,6 @@
 #include "plan/residency/least_capacity.h"
 #include "plan/residency/phase_schedule.h"
 #include "plan/results/kernel_checks.h"
-#include "plan/results/legal_homes.h"
 #include "step/generation/decode_graphs.h"
 
 namespace neap::plan {
@@ -133,24 +132,80 @@ Bytes Drafts::least_capacity(MemoryPlan draft) const {
   return solved.ok() && *solved ? draft.peak : Bytes(~0ull);
 }
 
-Result<double> Drafts::least_seconds(const MemoryPlan& draft) {
-  NEAP_TRY_ASSIGN(double sum, recomputation_seconds(draft));
-  sum = draft.operation_seconds() - sum;
-  if (grouped(draft.modes).empty()) return sum;
-  const spec::Recipe recipe = spec::describe(job_, draft.modes);
-  for (std::size_t p = 0; p < draft.cycle(); ++p) {
-    // Groups reduce gradients of shards less often.
-    if (recipe.phases[p].storage.shards_weights) return 0.0;
-    const bool brings =
-        recipe.phases[p].brings_layers() && recipe.phases[p].part != spec::TrainPart::kUpdate;
-    if (brings) sum -= draft.phases[p].share * waits_of(draft.phases[p]);
+Result<std::vector<ModelOptions>> Drafts::options(bool offloads, bool graphs) {
+  std::vector<ModelOptions> out;
+  spec::StepModes first{.graphs = graphs};
+  std::vector<std::vector<spec::ModelHomes>> permitted;
+  const spec::Recipe recipe = spec::describe(job_);
+  for (const spec::ModelSource& source : recipe.models) {
+    permitted.push_back(permitted_homes(job_, target_, models_.at(source.id), fixed_, offloads));
+    out.push_back({source.id, {}});
+    if (permitted.back().empty()) return out;
+    first.of(source.id) = permitted.back().front();
   }
-  return sum;
+  for (std::size_t m = 0; m < out.size(); ++m) {
+    for (const spec::ModelHomes& homes : permitted[m]) {
+      spec::StepModes modes = first;
+      modes.of(out[m].model) = homes;
+      NEAP_TRY_ASSIGN(const HomeOption option, this->option(modes, out[m].model));
+      out[m].options.push_back(option);
+    }
+  }
+  return out;
 }
 
-Result<double> Drafts::recomputation_seconds(const MemoryPlan& draft) {
+Result<HomeOption> Drafts::option(const spec::StepModes& modes, spec::ModelId model) {
+  NEAP_TRY_ASSIGN(const MemoryPlan plan, draft(modes, Accuracy::kQuick));
+  HomeOption out{modes.of(model)};
+  NEAP_TRY(add_seconds(plan, out, model));
+  const spec::Recipe recipe = spec::describe(job_, modes);
+  const auto is_kept = [&](const TagPlan& tag) {
+    return tag.contents != Contents::kScratch && plan.in_cycle(tag);
+  };
+  for (std::size_t p = 0; p < plan.phases.size(); ++p) {
+    if (recipe.phases[p].model != model) continue;
+    Bytes scratch = plan.phases[p].transient, kept;
+    for (const TagPlan& tag : plan.tags)
+      if (tag.need[p] == Need::kNeed && (tag.id.model == model || tag.is_outside()))
+        (is_kept(tag) ? kept : scratch) += tag.bytes;
+    out.needed = std::max(out.needed, scratch + kept);
+    if (p < plan.cycle()) out.scratch = std::max(out.scratch, scratch);
+  }
+  for (const TagPlan& tag : plan.tags) {
+    if (tag.id.model != model) continue;
+    if (is_kept(tag)) out.kept += tag.bytes;
+    out.host += tag.hosted.bytes();
+  }
+  return out;
+}
+
+Status Drafts::add_seconds(const MemoryPlan& draft, HomeOption& to, spec::ModelId model) {
+  const spec::Recipe recipe = spec::describe(job_, draft.modes);
+  const bool groups = groupable(recipe, model) > 1;
+  for (std::size_t p = 0; p < draft.cycle(); ++p) {
+    const spec::Phase& phase = recipe.phases[p];
+    if (phase.model != model) continue;
+    const double seconds = draft.phases[p].share * draft.phases[p].seconds;
+    const bool brings = phase.brings_layers() && phase.part != spec::TrainPart::kUpdate;
+    double waits = groups && brings ? draft.phases[p].share * waits_of(draft.phases[p]) : 0;
+    // Groups reduce gradients of shards less often.
+    if (groups && phase.storage.shards_weights) {
+      waits = seconds;
+      to.open = true;
+    }
+    to.seconds += seconds - waits;
+    to.waits += waits;
+  }
+  NEAP_TRY_ASSIGN(const double recomputed, recomputation_seconds(draft, model));
+  to.seconds = std::max(0.0, to.seconds - recomputed);
+  return {};
+}
+
+Result<double> Drafts::recomputation_seconds(const MemoryPlan& draft,
+                                             std::optional<spec::ModelId> model) {
   double sum = 0;
   for (const CheckpointChoice& choice : choices(draft.modes)) {
+    if (model && draft.activations[choice.activation].model != *model) continue;
     NEAP_TRY_ASSIGN(const PhasePlan kept, choice.predict(0, Accuracy::kQuick));
     const PhasePlan& least = draft.phases[choice.phase];
     // Recomputation may wait for ranks, or fill the time of other waits.
@@ -160,102 +215,12 @@ Result<double> Drafts::recomputation_seconds(const MemoryPlan& draft) {
   return sum;
 }
 
-bool Drafts::host_is_enough() const {
-  return job_.memory.host_budget.is_zero() && target_.host_memory.is_zero() &&
-         job_.memory.optimizer_offload.automatic && job_.memory.allows(spec::Measure::kStream) &&
-         fixed_.empty();
-}
-
-std::vector<spec::StepModes> Drafts::update_modes() const {
-  const spec::UpdateChoice choice = job_.memory.optimizer_offload;
-  std::vector<spec::StepModes> all(1);
-  for (const spec::ModelId model : trained_) {
-    const ModelChoice* const fixed = choice_for(fixed_, model);
-    std::vector<spec::StepModes> wider;
-    for (std::size_t m = 0; m < spec::kUpdateModes; ++m) {
-      const auto mode = static_cast<spec::UpdateMode>(m);
-      if (!choice.automatic && choice.mode != mode) continue;
-      if (fixed != nullptr && fixed->homes.update != mode) continue;
-      const bool stays = choice.automatic && job_.residency() == spec::Residency::kAll;
-      if (mode == spec::UpdateMode::kStreamed &&
-          (stays || !job_.memory.allows(spec::Measure::kStream)))
-        continue;
-      if (mode == spec::UpdateMode::kDisk &&
-          (stays || !job_.memory.allows(spec::Measure::kDisk) || host_is_enough()))
-        continue;
-      for (spec::StepModes modes : all) {
-        modes.of(model).update = mode;
-        if (fixed != nullptr && fixed->homes.layers == spec::Home::kDevice)
-          modes.of(model).inputs = fixed->homes.inputs;
-        wider.push_back(modes);
-      }
-    }
-    all = std::move(wider);
-  }
-  return all;
-}
-
-std::vector<spec::StepModes> Drafts::modes(std::size_t offload) const {
-  std::vector<spec::StepModes> out;
-  for (const OffloadStep& each : kOffloads) {
-    if (each.step != offload) continue;
-    for (const spec::StepModes& modes : modes_with(each.homes))
-      if (modes_follow(fixed_, modes)) out.push_back(modes);
-  }
-  for (spec::StepModes& modes : out)
-    for (const ModelChoice& choice : fixed_)
-      if (choice.homes.together > 0) modes.of(choice.model).together = choice.homes.together;
-  return out;
-}
-
-std::vector<spec::StepModes> Drafts::modes_with(const spec::ModelHomes& wanted) const {
-  std::vector<spec::StepModes> resident = update_modes();
-  if (wanted == spec::ModelHomes()) return resident;
-  std::vector<spec::StepModes> all;
-  if (job_.residency() == spec::Residency::kAll ||
-      !job_.memory.allows(spec::Measure::kStreamWeights) ||
-      (wanted.layers == spec::Home::kDisk &&
-       (!job_.memory.allows(spec::Measure::kDisk) || host_is_enough())))
-    return all;
-  // First the largest model alone, then with the next one, up to all.
-  std::vector<spec::ModelId> models;
-  const spec::Recipe recipe = spec::describe(job_);
-  for (const spec::ModelId model : streamable()) {
-    models.push_back(model);
-    for (spec::StepModes modes : resident)
-      if (offload(modes, models, wanted, recipe) &&
-          std::find(all.begin(), all.end(), modes) == all.end())
-        all.push_back(modes);
-  }
-  return all;
-}
-
-bool Drafts::offload(spec::StepModes& modes, const std::vector<spec::ModelId>& models,
-                     const spec::ModelHomes& wanted, const spec::Recipe& recipe) const {
-  // The homes that models without fixed choices have. The others follow their choices at any step.
-  spec::ModelHomes placed;
-  bool any = false;
-  for (const spec::ModelId model : models) {
-    const ModelChoice* const fixed = choice_for(fixed_, model);
-    spec::ModelHomes& homes = modes.of(model);
-    spec::ModelHomes asked = fixed == nullptr ? wanted : fixed->homes;
-    asked.update = homes.update;
-    asked.together = homes.together;
-    const std::optional<spec::ModelHomes> legal =
-        nearest_legal(recipe.find(model)->storage.with(asked), models_.at(model));
-    if (!legal || legal->layers > wanted.layers) return false;
-    homes = *legal;
-    any = any || homes.layers == wanted.layers;
-    if (fixed != nullptr) continue;
-    for (const auto home : spec::kHomes) placed.*home = std::max(placed.*home, homes.*home);
-  }
-  // Otherwise an earlier step has these modes.
-  const bool more = wanted.gradients != spec::Home::kDevice || wanted.inputs != spec::Home::kDevice;
-  return any && placed.gradients == wanted.gradients && placed.inputs == wanted.inputs &&
-         (more || placed.tables == wanted.tables);
-}
-
 std::int64_t Drafts::groupable(const spec::Recipe& recipe, spec::ModelId model) const {
+  const ModelChoice* const fixed = choice_for(fixed_, model);
+  // Micro-batches pass stages one by one.
+  if (models_.at(model).shape.pipeline.stages > 1 ||
+      (fixed != nullptr && fixed->homes.together > 0))
+    return 1;
   std::int64_t most = 1;
   for (const spec::Phase& phase : recipe.phases) {
     if (phase.model != model || !phase.brings_layers() || phase.part == spec::TrainPart::kUpdate)
@@ -270,11 +235,6 @@ std::vector<spec::StepModes> Drafts::grouped(const spec::StepModes& modes) const
   std::vector<std::pair<spec::ModelId, std::int64_t>> models;
   std::int64_t most = 1;
   for (const spec::ModelSource& model : recipe.models) {
-    const ModelChoice* const fixed = choice_for(fixed_, model.id);
-    const bool is_fixed = fixed != nullptr && fixed->homes.together > 0;
-    if (!model.storage.brings_layers() || is_fixed) continue;
-    // Micro-batches pass stages one by one.
-    if (models_.at(model.id).shape.pipeline.stages > 1) continue;
     models.emplace_back(model.id, groupable(recipe, model.id));
     most = std::max(most, models.back().second);
   }
@@ -283,36 +243,9 @@ std::vector<spec::StepModes> Drafts::grouped(const spec::StepModes& modes) const
     if (step::div_up(most, groups) > kMostTogether) continue;
     spec::StepModes with = modes;
     for (const auto& [model, micro_batches] : models)
-      with.of(model).together = step::div_up(micro_batches, groups);
+      if (micro_batches > 1) with.of(model).together = step::div_up(micro_batches, groups);
     out.push_back(with);
   }
-  return out;
-}
-
-std::vector<spec::ModelId> Drafts::streamable() const {
-  struct Found {
-    bool fixed;
-    Bytes blocks;
-    spec::ModelId model;
-  };
-  std::vector<Found> found;
-  const spec::Recipe recipe = spec::describe(job_);
-  for (const spec::ModelId model : spec::streamable(recipe)) {
-    const ModelChoice* const fixed = choice_for(fixed_, model);
-    if (fixed != nullptr && fixed->homes.layers == spec::Home::kDevice) continue;
-    const ModelRole& role = models_.at(model);
-    if (!exceeds_buffers(recipe.find(model)->storage, role)) continue;
-    Bytes sum;
-    for (const PartPlan& block : hosted_blocks(role, compute_dtype(job_, target_)))
-      sum += block.bytes;
-    found.push_back({fixed != nullptr, sum, model});
-  }
-  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
-    return std::pair(a.fixed, a.blocks) > std::pair(b.fixed, b.blocks);
-  });
-  std::vector<spec::ModelId> out;
-  out.reserve(found.size());
-  for (const Found& each : found) out.push_back(each.model);
   return out;
 }
 

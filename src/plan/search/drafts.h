@@ -11,7 +11,6 @@
 //           millisecond.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,7 +23,7 @@
 #include "plan/results/memory_plan.h"
 #include "plan/search/checkpoint_ladder.h"
 #include "plan/search/checkpoint_search.h"
-#include "plan/search/model_choice.h"
+#include "plan/search/home_options.h"
 
 namespace neap::plan {
 
@@ -49,34 +48,6 @@ struct Predictions {
   std::map<std::pair<spec::ModelId, spec::Batching>, CheckpointLadder> ladders;
 };
 
-/// Homes that a search gives to models which can have them, and its step at which it does so. It
-/// tries the next step if nothing fits. With offloaded layers it also tries larger groups of
-/// micro-batches, if that is faster.
-struct OffloadStep {
-  std::size_t step = 0;
-  spec::ModelHomes homes;
-};
-inline constexpr std::array kOffloads = [] {
-  using spec::Home;
-  using Homes = spec::ModelHomes;
-  constexpr Home kHost = Home::kHost, kDisk = Home::kDisk;
-  return std::array{
-      OffloadStep{0, Homes{}},
-      OffloadStep{1, Homes{.inputs = kHost}},
-      OffloadStep{1, Homes{.layers = kHost}},
-      OffloadStep{2, Homes{.layers = kHost, .tables = kHost}},
-      OffloadStep{3, Homes{.layers = kHost, .tables = kHost, .inputs = kHost}},
-      OffloadStep{4, Homes{.layers = kHost, .gradients = kHost}},
-      OffloadStep{4, Homes{.layers = kHost, .inputs = kHost, .gradients = kHost}},
-      OffloadStep{5, Homes{.layers = kDisk}},
-      OffloadStep{5, Homes{.layers = kDisk, .tables = kHost}},
-      OffloadStep{5, Homes{.layers = kDisk, .gradients = kDisk}},
-      OffloadStep{5, Homes{.layers = kDisk, .tables = kHost, .inputs = kHost}},
-      OffloadStep{5, Homes{.layers = kDisk, .inputs = kHost, .gradients = kDisk}},
-  };
-}();
-inline constexpr std::size_t kOffloadSteps = kOffloads.back().step + 1;
-
 class Drafts {
  public:
   /// `job` and `predictions` must outlive the drafts. `models` belong to the job. Each draft keeps
@@ -96,40 +67,29 @@ class Drafts {
   /// Fills the schedule, and checkpointing if the plan chooses it. Returns false if nothing fits
   /// the capacity with less than `limit` seconds.
   [[nodiscard]] Result<bool> solve(MemoryPlan& plan, double limit);
-  /// A lower bound of the time of solve()'s plans with any groups: operations without recomputation
-  /// and without waits that groups can remove. Zero if groups may save more than these.
-  [[nodiscard]] Result<double> least_seconds(const MemoryPlan& draft);
-  /// The operations that blocks recompute in a draft and need not.
-  [[nodiscard]] Result<double> recomputation_seconds(const MemoryPlan& draft);
+  /// The homes that each model may have, in the recipe's order. `offloads`: homes with layers or
+  /// their inputs off the device are included.
+  [[nodiscard]] Result<std::vector<ModelOptions>> options(bool offloads, bool graphs);
+  /// The operations that blocks recompute in a draft and need not; of one model, or of all.
+  [[nodiscard]] Result<double> recomputation_seconds(const MemoryPlan& draft,
+                                                     std::optional<spec::ModelId> model = {});
 
   /// Why the job's generations cannot decode in graphs; empty: they can.
   [[nodiscard]] std::string_view no_graphs_reason() const;
 
-  /// Every way to run the models that memory.optimizer_offload, memory.allow and fixed choices
-  /// permit, at a step of kOffloads; fewer phases first. Nothing is offloaded if everything is to
-  /// stay, unless memory.optimizer_offload says so.
-  [[nodiscard]] std::vector<spec::StepModes> modes(std::size_t offload) const;
-  /// As modes(), with groups of micro-batches per load of a block. It applies to offloaded and
+  /// The modes with groups of micro-batches per load of a block. It applies to offloaded and
   /// sharded models that support it and have no fixed choice. Groups are a whole mini-batch, half
   /// of it, a quarter, ...
   [[nodiscard]] std::vector<spec::StepModes> grouped(const spec::StepModes& modes) const;
 
  private:
-  /// The largest number of micro-batches that the model's offloaded phases run per mini-batch, or
-  /// in total.
+  [[nodiscard]] Result<HomeOption> option(const spec::StepModes& modes, spec::ModelId model);
+  /// The time of a model's phases without recomputation. Waits of phases with groups of
+  /// micro-batches are apart; all of a phase in which groups may save more than these.
+  [[nodiscard]] Status add_seconds(const MemoryPlan& draft, HomeOption& to, spec::ModelId model);
+  /// The largest number of micro-batches per mini-batch, or in total, for which the model's layers
+  /// may be loaded at once.
   [[nodiscard]] std::int64_t groupable(const spec::Recipe& recipe, spec::ModelId model) const;
-  /// Models whose weights can be offloaded: first those that fixed choices offload, then those with
-  /// the largest blocks.
-  [[nodiscard]] std::vector<spec::ModelId> streamable() const;
-  [[nodiscard]] std::vector<spec::StepModes> update_modes() const;
-  /// Whether host memory is unlimited and may be used. Disks then save nothing and are slower.
-  [[nodiscard]] bool host_is_enough() const;
-  /// Modes in which models have these homes, as far as they can. They may conflict with models whose
-  /// choice is fixed in more than the homes.
-  [[nodiscard]] std::vector<spec::StepModes> modes_with(const spec::ModelHomes& wanted) const;
-  /// Gives one model after another these homes. Returns false if no draft can have that.
-  [[nodiscard]] bool offload(spec::StepModes& modes, const std::vector<spec::ModelId>& models,
-                             const spec::ModelHomes& wanted, const spec::Recipe& recipe) const;
   /// Predicts a phase of the job's recipe with these modes.
   Result<PhasePlan> predict(const spec::StepModes& modes, const spec::Phase& phase,
                             std::int64_t rung, Accuracy accuracy);

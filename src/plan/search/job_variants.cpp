@@ -19,14 +19,15 @@ bool valid_with(spec::Job job, const std::vector<spec::JobChange>& changes) {
 // Offloading saves less of the operations than this leaves.
 constexpr double kOffloadedTime = 0.99;
 
-// The lower bound of the draft with these updates.
-double resident_seconds(const std::vector<Draft>& drafts, const spec::StepModes& modes) {
-  const auto same = std::find_if(drafts.begin(), drafts.end(), [&](const Draft& draft) {
-    for (std::size_t m = 0; m < modes.models.size(); ++m)
-      if (draft.plan.modes.models[m].update != modes.models[m].update) return false;
-    return true;
-  });
-  return same == drafts.end() ? 0.0 : same->least_seconds;
+// Offloading a model's layers or inputs saves little of its operations with the same update.
+void raise_bounds(std::vector<HomeOption>& options) {
+  for (HomeOption& each : options) {
+    const auto same = std::find_if(options.begin(), options.end(), [&](const HomeOption& other) {
+      return is_resident(other.homes) && other.homes.update == each.homes.update;
+    });
+    if (!each.open && each.seconds > 0 && same != options.end())
+      each.seconds = std::max(each.seconds, kOffloadedTime * same->seconds);
+  }
 }
 
 // Fewer rows may take less memory without pages.
@@ -171,23 +172,28 @@ Result<std::string_view> JobVariants::no_graphs_reason() {
                             : variant->drafts->no_graphs_reason();
 }
 
-Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind) {
-  const auto known = variant.made.find(kind);
-  if (known != variant.made.end()) return &known->second;
-  std::vector<Draft>* resident = nullptr;
-  if (kind.offload > 0) {
-    NEAP_TRY_ASSIGN(resident, drafts_of(variant, {0, kind.graphs}));
+Result<const std::vector<ModelOptions>*> options_of(Variant& variant, DraftKind kind) {
+  const auto known = variant.options.find(kind);
+  if (known != variant.options.end()) return &known->second;
+  NEAP_TRY_ASSIGN(std::vector<ModelOptions> models,
+                  variant.drafts->options(kind.offloads, kind.graphs));
+  for (ModelOptions& model : models) raise_bounds(model.options);
+  return &(variant.options[kind] = std::move(models));
+}
+
+Result<Draft*> draft_of(Variant& variant, DraftKind kind, const HomeCombination& homes) {
+  NEAP_TRY_ASSIGN(const std::vector<ModelOptions>* const models, options_of(variant, kind));
+  spec::StepModes modes{.graphs = kind.graphs};
+  std::vector<spec::ModelHomes> key;
+  for (std::size_t m = 0; m < models->size(); ++m) {
+    key.push_back((*models)[m].options[homes.options[m]].homes);
+    modes.of((*models)[m].model) = key.back();
   }
-  std::vector<Draft> drafts;
-  for (spec::StepModes& modes : variant.drafts->modes(kind.offload)) {
-    modes.graphs = kind.graphs;
-    NEAP_TRY_ASSIGN(MemoryPlan plan, variant.drafts->draft(modes, Accuracy::kQuick));
-    NEAP_TRY_ASSIGN(double least, variant.drafts->least_seconds(plan));
-    if (resident != nullptr && least > 0)
-      least = std::max(least, kOffloadedTime * resident_seconds(*resident, modes));
-    drafts.push_back({std::move(plan), least});
+  const auto [it, is_new] = variant.made.try_emplace({kind.graphs, std::move(key)});
+  if (is_new) {
+    NEAP_TRY_ASSIGN(it->second.plan, variant.drafts->draft(modes, Accuracy::kQuick));
   }
-  return &(variant.made[kind] = std::move(drafts));
+  return &it->second;
 }
 
 Status make_exact(Variant& variant, Draft& draft) {

@@ -3,7 +3,7 @@
 // Variant   A job with other types of optimizer states or other micro-batch sizes. Micro-batches
 //           are of three kinds: training, inference and rollout. Each kind has levels: 0 is as
 //           configured, and each further level is smaller. So has the number of the KV cache's pages.
-// Draft     A variant has one for every way to run its models (drafts.h).
+// Draft     A variant has one for every combination of its models' homes (drafts.h).
 // Scope     kConfigured allows only what memory.allow permits, and pages if rollout.max_total_tokens
 //           is "auto". kWide also allows pages and smaller micro-batches of every kind. It lets the
 //           plan choose offloading, updates and recomputation that the job fixes.
@@ -14,6 +14,7 @@
 //           the predictions of phases.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,13 +28,13 @@ namespace neap::plan {
 
 struct Draft {
   MemoryPlan plan;
-  double least_seconds = 0;  ///< lower bound of the time of the draft's plans
-  bool exact = false;        ///< otherwise the plan may need more memory
+  bool exact = false;  ///< otherwise the plan may need more memory
 };
 
+/// How drafts run the models, in addition to homes.
 struct DraftKind {
-  std::size_t offload = 0;  ///< step of kOffloads
-  bool graphs = false;      ///< decodes in CUDA graphs
+  bool offloads = false;  ///< layers, or their inputs, of some model are off the device
+  bool graphs = false;    ///< decodes in CUDA graphs
   friend auto operator<=>(const DraftKind&, const DraftKind&) = default;
 };
 
@@ -42,12 +43,16 @@ struct Variant {
   spec::Job job;
   std::vector<spec::JobChange> changes;  ///< changes from the job to this variant
   std::unique_ptr<Drafts> drafts;
-  std::map<DraftKind, std::vector<Draft>> made;
+  std::map<DraftKind, std::vector<ModelOptions>> options;
+  std::map<std::pair<bool, std::vector<spec::ModelHomes>>, Draft> made;  ///< with or without graphs
 };
 
-/// The drafts of a kind; their addresses are stable. They are not exact: one round of each loop gives
-/// their time, and most are discarded by their lower bounds.
-[[nodiscard]] Result<std::vector<Draft>*> drafts_of(Variant& variant, DraftKind kind);
+/// The homes of each model that drafts of a kind combine. Without offloads, there may be none.
+[[nodiscard]] Result<const std::vector<ModelOptions>*> options_of(Variant& variant, DraftKind kind);
+/// The draft with a combination of them; its address is stable. It is not exact: one round of each
+/// loop gives its time, and most are discarded.
+[[nodiscard]] Result<Draft*> draft_of(Variant& variant, DraftKind kind,
+                                      const HomeCombination& homes);
 /// Predicts inexact parts again.
 [[nodiscard]] Status make_exact(Variant& variant, Draft& draft);
 
@@ -60,6 +65,14 @@ class JobVariants {
 
   /// The job, with what kWide leaves to the plan.
   [[nodiscard]] const spec::Job& job() const { return job_; }
+  /// Host memory for offloaded data; zero: unlimited.
+  [[nodiscard]] Bytes host_limit() const {
+    return job_.memory.host_budget.is_zero() ? target_->host_memory : job_.memory.host_budget;
+  }
+  /// The most that the link moves.
+  [[nodiscard]] double bytes_per_second() const {
+    return std::max({target_->link.to_host, target_->link.to_device, target_->link.both});
+  }
   [[nodiscard]] bool has_fixed() const { return !fixed_.empty(); }
   /// Whether a plan may change the order of sums: on a GPU, if the job is not deterministic and all
   /// ranks have the same plan.

@@ -1,6 +1,7 @@
 #include "plan/search/plan_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's 
 // The same seconds can differ by the order of sums.
 constexpr double kSame = 1e-9;
 constexpr Bytes kNoCapacity(~0ull);
+constexpr std::size_t kMostMisses = 8;  // combinations of homes in a row that are not faster
+constexpr std::size_t kMostFinalists = 4;
 constexpr std::size_t kRounds = 2;  // over the kinds of micro-batches
 
 bool is_faster(double seconds, double limit) {
@@ -29,6 +32,37 @@ bool is_faster(double seconds, double limit) {
 // Zero: unlimited.
 bool may_fit(const MemoryPlan& plan, Bytes capacity) {
   return capacity.is_zero() || least_needed(plan) <= capacity;
+}
+
+bool may_fit(const std::vector<ModelOptions>& models, Bytes capacity) {
+  return std::all_of(models.begin(), models.end(), [&](const ModelOptions& model) {
+    return std::any_of(model.options.begin(), model.options.end(),
+                       [&](const HomeOption& each) { return each.needed <= capacity; });
+  });
+}
+
+std::size_t changed(const std::array<std::size_t, spec::kModels>& a,
+                    const std::array<std::size_t, spec::kModels>& b) {
+  std::size_t out = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) out += a[i] != b[i];
+  return out;
+}
+
+bool are_resident(const spec::StepModes& modes) {
+  return std::all_of(modes.models.begin(), modes.models.end(), is_resident);
+}
+
+// nullopt: some model has no option.
+std::optional<double> least_of(const std::vector<ModelOptions>& models) {
+  double sum = 0;
+  for (const ModelOptions& model : models) {
+    if (model.options.empty()) return std::nullopt;
+    sum += std::min_element(
+               model.options.begin(), model.options.end(),
+               [](const HomeOption& a, const HomeOption& b) { return a.seconds < b.seconds; })
+               ->seconds;
+  }
+  return sum;
 }
 
 Bytes share_of(Bytes bytes, double share) {
@@ -54,8 +88,9 @@ Result<MemoryPlan> PlanSearch::fastest(Bytes capacity) {
   if (!best) return refusal_of(capacity);
   // Tags are chosen by bytes. If more are offloaded, there may be room to hide more copies.
   while (best->overlap && best->move_seconds > 0) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
-                    fastest_within({share_of(best->peak, kSmallerShare), best->seconds()}));
+    NEAP_TRY_ASSIGN(const Bytes smaller, smaller_capacity(*best));
+    if (smaller >= best->peak) break;
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_within({smaller, best->seconds()}));
     if (!found) break;
     if (variants_.changes_more(*found, *best) &&
         !is_faster(found->seconds(), best->seconds() * kInexactGain))
@@ -125,13 +160,8 @@ PlanSearch::Found PlanSearch::fastest_of_rollouts(std::size_t states, Limits lim
   if (!variants_.may_decode_fewer() || (best && limits.any)) return best;
   if (best) {
     limits.seconds = std::min(limits.seconds, best->seconds() * kInexactGain);
-    NEAP_TRY_ASSIGN(double least, least_seconds(whole));
-    NEAP_TRY_ASSIGN(const std::string_view no_graphs, variants_.no_graphs_reason());
-    if (no_graphs.empty()) {
-      NEAP_TRY_ASSIGN(const double in_graphs, least_seconds({.states = states, .graphs = true}));
-      least = std::min(least, in_graphs);
-    }
-    if (!is_faster(least, limits.seconds)) return best;
+    NEAP_TRY_ASSIGN(const double saved, saved_by_fewer(*best));
+    if (!is_faster(best->seconds() - saved, limits.seconds)) return best;
   }
   NEAP_TRY_ASSIGN(
       std::optional<MemoryPlan> fewer,
@@ -139,17 +169,47 @@ PlanSearch::Found PlanSearch::fastest_of_rollouts(std::size_t states, Limits lim
   return fewer ? std::move(fewer) : std::move(best);
 }
 
+// Decoding fewer sequences makes room only in phases with keys and values. There as many bytes, up
+// to whole tags, may stay that have to leave now. More room may also allow graphs.
+Result<double> PlanSearch::saved_by_fewer(const MemoryPlan& plan) {
+  NEAP_TRY_ASSIGN(const std::optional<double> eager, least_seconds({plan.variant.states}));
+  NEAP_TRY_ASSIGN(const std::string_view no_graphs, variants_.no_graphs_reason());
+  std::optional<double> graphs = eager;
+  if (no_graphs.empty()) {
+    NEAP_TRY_ASSIGN(graphs, least_seconds({.states = plan.variant.states, .graphs = true}));
+  }
+  const double least = std::min(eager.value_or(0), graphs.value_or(0));
+  const std::optional<std::size_t> cache = plan.index_of(spec::TagId{spec::TagKind::kKeyValues});
+  if (!cache || !plan.may_move || variants_.job().residency() != spec::Residency::kAuto)
+    return plan.seconds() - least;
+  Bytes most, freed;
+  double visits = 0;
+  for (const TagPlan& tag : plan.tags)
+    if (tag.contents != Contents::kScratch) most = std::max(most, tag.bytes);
+  for (std::size_t p = 0; p < plan.cycle(); ++p) {
+    if (plan.tags[*cache].need[p] != Need::kNeed) continue;
+    freed = std::max(freed, plan.tags[*cache].bytes + plan.phases[p].transient);
+    visits += static_cast<double>(plan.phases[p].times);
+  }
+  const bool lacks_host =
+      !plan.host_budget.is_zero() && plan.host_bytes + freed + most > plan.host_budget;
+  if (lacks_host) return plan.seconds() - least;
+  const double moves = visits * plan.link.seconds(freed + most, freed + most, freed + most);
+  const double in_graphs = plan.modes.graphs || !eager || !graphs ? 0 : *eager - *graphs;
+  return std::min(plan.seconds() - least, moves + std::max(0.0, in_graphs));
+}
+
 PlanSearch::Found PlanSearch::fastest_of_graphs(Linked linked, Limits limits) {
   NEAP_TRY_ASSIGN(const std::string_view reason, variants_.no_graphs_reason());
   std::optional<MemoryPlan> best;
   if (reason.empty()) {
     linked.graphs = true;
-    NEAP_TRY_ASSIGN(best, fastest_of_steps(linked, limits));
+    NEAP_TRY_ASSIGN(best, fastest_of_homes(linked, limits));
   }
   if (best && limits.any) return best;
   if (best) limits.seconds = best->seconds();
   linked.graphs = false;
-  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_steps(linked, limits));
+  NEAP_TRY_ASSIGN(std::optional<MemoryPlan> eager, fastest_of_homes(linked, limits));
   if (!eager || limits.any) return eager ? eager : best;
   if (!eager->modes.graphs)
     eager->no_graphs = reason.empty() ? "they do not fit, or are not faster" : reason;
@@ -171,62 +231,68 @@ Status PlanSearch::shorten_prefill(MemoryPlan& best) {
   return {};
 }
 
-PlanSearch::Found PlanSearch::fastest_of_steps(Linked linked, Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_homes(Linked linked, Limits limits) {
   std::optional<MemoryPlan> best;
-  for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
-    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(linked, offload, limits));
+  for (const bool offloads : {false, true}) {
+    linked.offloads = offloads;
+    NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found, fastest_of_sizes(linked, limits));
     if (found && limits.any) return found;
     if (found) {
-      // A slower plan may have room for larger chunks.
-      NEAP_TRY_ASSIGN(double saved, saved_by_logits(*found));
-      NEAP_TRY(enlarge_logits(*found));
-      // With more on the device there may be no room for graphs.
-      const double eager = found->seconds();
-      if (!linked.graphs) NEAP_TRY(shorten_prefill(*found));
-      saved += eager - found->seconds();
+      NEAP_TRY_ASSIGN(const double saved, refine(linked, *found));
       if (!best || is_faster(found->seconds(), best->seconds() * kOffloadGain))
         best = std::move(found);
+      // A slower plan may have room for larger chunks.
+      limits.margin = saved;
       limits.seconds = std::min(limits.seconds, best->seconds() * kOffloadGain + saved);
-    }
-    if (limits.capacity.is_zero()) {
-      // Fixed choices may leave no drafts.
-      NEAP_TRY_ASSIGN(const bool any, has_drafts(linked, offload));
-      if (any) break;
     }
     // With less of a model on the device there is room for larger groups of micro-batches, and for
     // more that need not be recomputed. Nothing is faster than a plan without either.
-    NEAP_TRY_ASSIGN(const double bound, offload == 0 ? least_seconds(linked) : Result<double>(0.0));
-    if (!is_faster(bound, limits.seconds)) break;
+    if (offloads) break;
+    NEAP_TRY_ASSIGN(const std::optional<double> bound, least_seconds(linked));
+    if (bound && (limits.capacity.is_zero() || !is_faster(*bound, limits.seconds + limits.margin)))
+      break;
   }
   return best;
 }
 
-// A lower bound for plans that offload no layers.
-Result<double> PlanSearch::least_seconds(Linked linked) {
-  double least = std::numeric_limits<double>::infinity();
-  NEAP_TRY_ASSIGN(Variant* const variant,
-                  variants_.at(linked.states, variants_.together(linked.decoded).front()));
-  if (variant == nullptr) return 0.0;
-  NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts, drafts_of(*variant, {0, linked.graphs}));
-  for (const Draft& draft : *drafts) least = std::min(least, draft.least_seconds);
-  return drafts->empty() ? 0.0 : least;
+Result<double> PlanSearch::refine(Linked linked, MemoryPlan& best) {
+  NEAP_TRY_ASSIGN(double saved, saved_by_logits(best));
+  const double before = best.seconds();
+  std::vector<MemoryPlan> all = std::exchange(finalists_, {});
+  std::stable_sort(all.begin(), all.end(), [](const MemoryPlan& a, const MemoryPlan& b) {
+    return a.seconds() < b.seconds();
+  });
+  all.insert(all.begin(), best);
+  std::vector<std::array<spec::ModelHomes, spec::kModels>> seen;
+  for (MemoryPlan& plan : all) {
+    const auto homes = plan.modes.models;
+    if (plan.seconds() > before + saved || seen.size() == kMostFinalists) break;
+    if (std::find(seen.begin(), seen.end(), homes) != seen.end()) continue;
+    seen.push_back(homes);
+    NEAP_TRY(enlarge_logits(plan));
+    // With more on the device there may be no room for graphs.
+    const double eager = plan.seconds();
+    if (!linked.graphs) NEAP_TRY(shorten_prefill(plan));
+    if (seen.size() == 1) saved += eager - plan.seconds();
+    if (is_faster(plan.seconds(), best.seconds())) best = std::move(plan);
+  }
+  return saved;
 }
 
-Result<bool> PlanSearch::has_drafts(Linked linked, std::size_t offload) {
+Result<std::optional<double>> PlanSearch::least_seconds(Linked linked) {
   for (const JobVariants::Levels& levels : variants_.together(linked.decoded)) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
-                    drafts_of(*variant, {offload, linked.graphs}));
-    if (!drafts->empty()) return true;
+    NEAP_TRY_ASSIGN(const std::vector<ModelOptions>* const models,
+                    options_of(*variant, kind_of(linked)));
+    return least_of(*models);
   }
-  return false;
+  return std::optional<double>();
 }
 
 // Smaller sizes need less memory.
 Result<std::size_t> PlanSearch::first_that_may_fit(const std::vector<JobVariants::Levels>& sizes,
-                                                   Linked linked, std::size_t offload,
-                                                   Bytes capacity) {
+                                                   Linked linked, Bytes capacity) {
   std::size_t low = 0, high = sizes.size();
   if (capacity.is_zero() || variants_.job().residency() != spec::Residency::kAuto) return low;
   while (low < high) {
@@ -234,11 +300,9 @@ Result<std::size_t> PlanSearch::first_that_may_fit(const std::vector<JobVariants
     const std::size_t middle = high == sizes.size() ? high - 1 : low + (high - low) / 2;
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, sizes[middle]));
     if (variant == nullptr) return std::size_t{0};
-    NEAP_TRY_ASSIGN(const std::vector<Draft>* const drafts,
-                    drafts_of(*variant, {offload, linked.graphs}));
-    const bool any = std::any_of(drafts->begin(), drafts->end(),
-                                 [&](const Draft& draft) { return may_fit(draft.plan, capacity); });
-    if (any) {
+    NEAP_TRY_ASSIGN(const std::vector<ModelOptions>* const models,
+                    options_of(*variant, kind_of(linked)));
+    if (may_fit(*models, capacity)) {
       high = middle;
     } else {
       low = middle + 1;
@@ -247,14 +311,15 @@ Result<std::size_t> PlanSearch::first_that_may_fit(const std::vector<JobVariants
   return low;
 }
 
-PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offload, Limits limits) {
+PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, Limits limits) {
   std::optional<MemoryPlan> best;
+  finalists_.clear();
   JobVariants::Levels levels;  // levels of the best plan
   const auto improves = [&](const JobVariants::Levels& there) -> Result<bool> {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(linked.states, there));
     if (variant == nullptr) return false;
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> plan,
-                    fastest_of_drafts(*variant, {offload, linked.graphs}, limits));
+                    fastest_of_drafts(*variant, kind_of(linked), limits));
     if (!plan) return false;
     limits.seconds = plan->seconds();
     best = std::move(plan);
@@ -262,7 +327,7 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
     return true;
   };
   const std::vector<JobVariants::Levels> sizes = variants_.together(linked.decoded);
-  NEAP_TRY_ASSIGN(std::size_t size, first_that_may_fit(sizes, linked, offload, limits.capacity));
+  NEAP_TRY_ASSIGN(std::size_t size, first_that_may_fit(sizes, linked, limits.capacity));
   for (bool fits = false; !fits && size < sizes.size(); ++size) {
     NEAP_TRY_ASSIGN(fits, improves(sizes[size]));
   }
@@ -287,23 +352,61 @@ PlanSearch::Found PlanSearch::fastest_of_sizes(Linked linked, std::size_t offloa
 
 PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind, Limits limits) {
   std::optional<MemoryPlan> best;
-  NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(variant, kind));
-  for (const Draft& draft : *drafts) {
-    if (!is_faster(draft.least_seconds, limits.seconds)) continue;
-    if (variant.job.residency() == spec::Residency::kAuto && !may_fit(draft.plan, limits.capacity))
-      continue;
-    MemoryPlan plan = draft.plan;
+  NEAP_TRY_ASSIGN(const std::vector<ModelOptions>* const models, options_of(variant, kind));
+  const bool moves = variant.job.residency() == spec::Residency::kAuto;
+  const HomeLimits home_limits{moves ? limits.capacity : Bytes(), variants_.host_limit(),
+                               limits.seconds + limits.margin, variants_.bytes_per_second()};
+  std::vector<HomeCombination> all = combinations(*models, home_limits);
+  std::optional<HomeCombination> from;  // of the best plan
+  std::size_t misses = 0;
+  // Returns whether to continue.
+  const auto improves = [&](const HomeCombination& homes) -> Result<bool> {
+    if (!is_faster(homes.seconds, limits.seconds + limits.margin)) return false;
+    NEAP_TRY_ASSIGN(const Draft* const draft, draft_of(variant, kind, homes));
+    if (kind.offloads && are_resident(draft->plan.modes)) return false;
+    if (moves && !may_fit(draft->plan, limits.capacity)) return false;
+    MemoryPlan plan = draft->plan;
     plan.capacity = limits.capacity;
     NEAP_TRY_ASSIGN(std::optional<MemoryPlan> found,
                     fastest_of_groups(*variant.drafts, std::move(plan), limits));
-    if (!found) continue;
+    if (found) {
+      found->changes = variant.changes;
+      found->variant = variant.choice;
+    }
+    if (!found || !is_faster(found->seconds(), limits.seconds)) {
+      if (found) finalists_.push_back(std::move(*found));
+      if (std::isfinite(limits.seconds)) ++misses;
+      return false;
+    }
+    misses = 0;
     limits.seconds = found->seconds();
+    if (best) finalists_.push_back(std::move(*best));
     best = std::move(found);
-    if (limits.any) break;
+    from = homes;
+    return true;
+  };
+  std::vector<HomeCombination> rest;
+  for (const HomeCombination& homes : all) {
+    if (misses == kMostMisses) {
+      rest.push_back(homes);
+      continue;
+    }
+    NEAP_TRY_ASSIGN(const bool better, improves(homes));
+    if (better && limits.any) return best;
   }
-  if (best) {
-    best->changes = variant.changes;
-    best->variant = variant.choice;
+  // Homes of one model may be better with the homes that the best plan has for the others.
+  for (bool better = best.has_value(); better;) {
+    better = false;
+    misses = 0;
+    for (auto each = rest.begin(); each != rest.end() && !better && misses < kMostMisses;) {
+      if (changed(each->options, from->options) != 1) {
+        ++each;
+        continue;
+      }
+      const HomeCombination homes = *each;
+      each = rest.erase(each);
+      NEAP_TRY_ASSIGN(better, improves(homes));
+    }
   }
   return best;
 }
@@ -323,14 +426,15 @@ PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft
     fitting.push_back(std::move(plan));
   }
   std::optional<MemoryPlan> best;
+  double limit = limits.seconds + limits.margin;
   for (; !fitting.empty(); fitting.pop_back()) {
     MemoryPlan& plan = fitting.back();
-    if (!is_faster(plan.operation_seconds() - recomputation, limits.seconds)) break;
-    NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limits.seconds * (1 - kSame)));
+    if (!is_faster(plan.operation_seconds() - recomputation, limit)) break;
+    NEAP_TRY_ASSIGN(const bool found, drafts.solve(plan, limit * (1 - kSame)));
     if (found) {
-      limits.seconds = plan.seconds();
+      limit = plan.seconds();
       best = std::move(plan);
-    } else if (best) {
+    } else if (is_faster(limit, limits.seconds)) {
       break;
     }
   }
@@ -340,48 +444,54 @@ PlanSearch::Found PlanSearch::fastest_of_groups(Drafts& drafts, MemoryPlan draft
 Result<PlanSearch::Closest> PlanSearch::closest(HostMemory host) {
   Closest best{nullptr, kNoCapacity};
   for (std::size_t states = 0; states < variants_.states(); ++states) {
-    for (std::size_t offload = 0; offload < kOffloadSteps; ++offload) {
-      NEAP_TRY_ASSIGN(const Closest found, closest(states, offload, host));
-      if (found.draft != nullptr && (best.draft == nullptr || found.least < best.least))
-        best = found;
-    }
+    NEAP_TRY_ASSIGN(const Closest found, closest(states, host));
+    if (found.draft != nullptr && (best.draft == nullptr || found.least < best.least)) best = found;
   }
   return best;
 }
 
-Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, std::size_t offload,
-                                                HostMemory host) {
-  const auto key = std::tuple(states, offload, host);
-  const auto known = closest_.find(key);
+Result<PlanSearch::Closest> PlanSearch::closest(std::size_t states, HostMemory host) {
+  const auto known = closest_.find({states, host});
   if (known != closest_.end()) return known->second;
-  NEAP_TRY_ASSIGN(const Closest found, find_closest(states, offload, host));
-  closest_.emplace(key, found);
+  NEAP_TRY_ASSIGN(const Closest found, find_closest(states, host));
+  closest_.emplace(std::pair(states, host), found);
   return found;
 }
 
-// Among the drafts that a search tries before it gives up: starts with the smallest micro-batches
-// and continues up while that lowers the capacity.
-Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, std::size_t offload,
-                                                     HostMemory host) {
+// Starts with the smallest micro-batches and continues up while that lowers the capacity.
+Result<PlanSearch::Closest> PlanSearch::find_closest(std::size_t states, HostMemory host) {
   Closest closest{nullptr, kNoCapacity};
   const std::vector<JobVariants::Levels> all = variants_.together(JobVariants::Decoded::kAny);
   for (auto levels = all.rbegin(); levels != all.rend(); ++levels) {
     NEAP_TRY_ASSIGN(Variant* const variant, variants_.at(states, *levels));
     if (variant == nullptr) continue;
-    NEAP_TRY_ASSIGN(std::vector<Draft>* const drafts, drafts_of(*variant, {offload}));
-    Closest here{nullptr, closest.least};
-    // The last drafts take least, so most others are skipped early. Among equals the first wins.
-    for (auto draft = drafts->rbegin(); draft != drafts->rend(); ++draft) {
-      if (least_needed(draft->plan) > here.least) continue;
-      NEAP_TRY(make_exact(*variant, *draft));
-      if (least_needed(draft->plan) > here.least) continue;
-      MemoryPlan plan = draft->plan;
-      if (host == HostMemory::kUnlimited) plan.host_budget = Bytes();
-      const Bytes least = variant->drafts->least_capacity(std::move(plan));
-      if (least <= here.least) here = {&draft->plan, least};
-    }
+    NEAP_TRY_ASSIGN(const Closest here, closest_of(*variant, host, closest.least));
     if (closest.draft != nullptr && here.least >= closest.least) break;
     if (here.draft != nullptr) closest = here;
+  }
+  return closest;
+}
+
+// Combinations with the lowest bound of memory come first.
+Result<PlanSearch::Closest> PlanSearch::closest_of(Variant& variant, HostMemory host, Bytes most) {
+  Closest closest{nullptr, most};
+  for (const bool offloads : {false, true}) {
+    const DraftKind kind{offloads};
+    NEAP_TRY_ASSIGN(const std::vector<ModelOptions>* const models, options_of(variant, kind));
+    std::vector<HomeCombination> all = combinations(*models, {});
+    std::stable_sort(
+        all.begin(), all.end(),
+        [](const HomeCombination& a, const HomeCombination& b) { return a.needed < b.needed; });
+    for (const HomeCombination& homes : all) {
+      const bool any = closest.draft != nullptr;
+      if (any ? homes.needed >= closest.least : homes.needed > closest.least) break;
+      NEAP_TRY_ASSIGN(Draft* const draft, draft_of(variant, kind, homes));
+      NEAP_TRY(make_exact(variant, *draft));
+      MemoryPlan plan = draft->plan;
+      if (host == HostMemory::kUnlimited) plan.host_budget = Bytes();
+      const Bytes least = variant.drafts->least_capacity(std::move(plan));
+      if (!any || least < closest.least) closest = {&draft->plan, least};
+    }
   }
   return closest;
 }
