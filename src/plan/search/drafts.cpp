@@ -195,6 +195,7 @@ Status Drafts::add_seconds(const MemoryPlan& draft, HomeOption& to, spec::ModelI
     }
     to.seconds += seconds - waits;
     to.waits += waits;
+    if (waits == 0) to.peers += draft.phases[p].share * draft.phases[p].peer_seconds;
   }
   NEAP_TRY_ASSIGN(const double recomputed, recomputation_seconds(draft, model));
   to.seconds = std::max(0.0, to.seconds - recomputed);

@@ -24,6 +24,7 @@ namespace neap::plan {
 struct HomeOption {
   spec::ModelHomes homes;
   double seconds = 0;  ///< of a step, without recomputation and waits for groups
+  double peers = 0;    ///< the part of `seconds` that waits for other ranks
   double waits = 0;    ///< that groups of micro-batches may remove
   bool open = false;   ///< groups may also save operations
   Bytes needed{};      ///< memory of the largest phase

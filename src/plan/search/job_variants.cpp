@@ -19,14 +19,15 @@ bool valid_with(spec::Job job, const std::vector<spec::JobChange>& changes) {
 // Offloading saves less of the operations than this leaves.
 constexpr double kOffloadedTime = 0.99;
 
-// Offloading a model's layers or inputs saves little of its operations with the same update.
+// Offloading a model's layers or inputs saves little of its operations with the same update, but
+// may save waits for other ranks.
 void raise_bounds(std::vector<HomeOption>& options) {
   for (HomeOption& each : options) {
     const auto same = std::find_if(options.begin(), options.end(), [&](const HomeOption& other) {
       return is_resident(other.homes) && other.homes.update == each.homes.update;
     });
     if (!each.open && each.seconds > 0 && same != options.end())
-      each.seconds = std::max(each.seconds, kOffloadedTime * same->seconds);
+      each.seconds = std::max(each.seconds, kOffloadedTime * (same->seconds - same->peers));
   }
 }
 

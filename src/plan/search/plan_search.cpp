@@ -21,7 +21,8 @@ constexpr double kFasterStep = 0.04;    // relative accuracy of a faster plan's 
 // The same seconds can differ by the order of sums.
 constexpr double kSame = 1e-9;
 constexpr Bytes kNoCapacity(~0ull);
-constexpr std::size_t kMostMisses = 8;  // combinations of homes in a row that are not faster
+// Combinations of homes in a row that are not faster. Estimates with several ranks are worse.
+constexpr std::size_t kMostMisses = 8, kMostMissesOfRanks = 64;
 constexpr std::size_t kMostFinalists = 4;
 constexpr std::size_t kRounds = 2;  // over the kinds of micro-batches
 
@@ -158,45 +159,11 @@ PlanSearch::Found PlanSearch::fastest_of_rollouts(std::size_t states, Limits lim
   const Linked whole{.states = states};
   NEAP_TRY_ASSIGN(std::optional<MemoryPlan> best, fastest_of_graphs(whole, limits));
   if (!variants_.may_decode_fewer() || (best && limits.any)) return best;
-  if (best) {
-    limits.seconds = std::min(limits.seconds, best->seconds() * kInexactGain);
-    NEAP_TRY_ASSIGN(const double saved, saved_by_fewer(*best));
-    if (!is_faster(best->seconds() - saved, limits.seconds)) return best;
-  }
+  if (best) limits.seconds = std::min(limits.seconds, best->seconds() * kInexactGain);
   NEAP_TRY_ASSIGN(
       std::optional<MemoryPlan> fewer,
       fastest_of_graphs({.states = states, .decoded = JobVariants::Decoded::kFewer}, limits));
   return fewer ? std::move(fewer) : std::move(best);
-}
-
-// Decoding fewer sequences makes room only in phases with keys and values. There as many bytes, up
-// to whole tags, may stay that have to leave now. More room may also allow graphs.
-Result<double> PlanSearch::saved_by_fewer(const MemoryPlan& plan) {
-  NEAP_TRY_ASSIGN(const std::optional<double> eager, least_seconds({plan.variant.states}));
-  NEAP_TRY_ASSIGN(const std::string_view no_graphs, variants_.no_graphs_reason());
-  std::optional<double> graphs = eager;
-  if (no_graphs.empty()) {
-    NEAP_TRY_ASSIGN(graphs, least_seconds({.states = plan.variant.states, .graphs = true}));
-  }
-  const double least = std::min(eager.value_or(0), graphs.value_or(0));
-  const std::optional<std::size_t> cache = plan.index_of(spec::TagId{spec::TagKind::kKeyValues});
-  if (!cache || !plan.may_move || variants_.job().residency() != spec::Residency::kAuto)
-    return plan.seconds() - least;
-  Bytes most, freed;
-  double visits = 0;
-  for (const TagPlan& tag : plan.tags)
-    if (tag.contents != Contents::kScratch) most = std::max(most, tag.bytes);
-  for (std::size_t p = 0; p < plan.cycle(); ++p) {
-    if (plan.tags[*cache].need[p] != Need::kNeed) continue;
-    freed = std::max(freed, plan.tags[*cache].bytes + plan.phases[p].transient);
-    visits += static_cast<double>(plan.phases[p].times);
-  }
-  const bool lacks_host =
-      !plan.host_budget.is_zero() && plan.host_bytes + freed + most > plan.host_budget;
-  if (lacks_host) return plan.seconds() - least;
-  const double moves = visits * plan.link.seconds(freed + most, freed + most, freed + most);
-  const double in_graphs = plan.modes.graphs || !eager || !graphs ? 0 : *eager - *graphs;
-  return std::min(plan.seconds() - least, moves + std::max(0.0, in_graphs));
 }
 
 PlanSearch::Found PlanSearch::fastest_of_graphs(Linked linked, Limits limits) {
@@ -358,6 +325,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
                                limits.seconds + limits.margin, variants_.bytes_per_second()};
   std::vector<HomeCombination> all = combinations(*models, home_limits);
   std::optional<HomeCombination> from;  // of the best plan
+  const std::size_t most = variant.job.ranks() > 1 ? kMostMissesOfRanks : kMostMisses;
   std::size_t misses = 0;
   // Returns whether to continue.
   const auto improves = [&](const HomeCombination& homes) -> Result<bool> {
@@ -387,7 +355,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
   };
   std::vector<HomeCombination> rest;
   for (const HomeCombination& homes : all) {
-    if (misses == kMostMisses) {
+    if (misses == most) {
       rest.push_back(homes);
       continue;
     }
@@ -398,7 +366,7 @@ PlanSearch::Found PlanSearch::fastest_of_drafts(Variant& variant, DraftKind kind
   for (bool better = best.has_value(); better;) {
     better = false;
     misses = 0;
-    for (auto each = rest.begin(); each != rest.end() && !better && misses < kMostMisses;) {
+    for (auto each = rest.begin(); each != rest.end() && !better && misses < most;) {
       if (changed(each->options, from->options) != 1) {
         ++each;
         continue;

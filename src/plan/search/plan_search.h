@@ -7,7 +7,6 @@
 //            save 5 % of the time.
 //         2. All of rollout.batch_size sequences decoded together, then fewer. Fewer change
 //            results, so they must save 5 % likewise.
-//            A bound of what the freed cache can save often excludes them.
 //         3. Decoding in CUDA graphs, if the job can, then without.
 //         4. All models resident; then combinations with layers, or only their inputs, off the
 //            device (home_options.h). With less of a model on the device there is room for larger
@@ -103,8 +102,6 @@ class PlanSearch {
                                          Linked linked, Bytes capacity);
   // A lower bound for plans that offload no layers; nullopt: there are none.
   Result<std::optional<double>> least_seconds(Linked linked);
-  // An upper bound of what decoding fewer sequences together saves.
-  Result<double> saved_by_fewer(const MemoryPlan& plan);
   // Tries a draft with blocks that are loaded for one micro-batch, or for several at once.
   static Found fastest_of_groups(Drafts& drafts, MemoryPlan draft, Limits limits);
 
