@@ -8,20 +8,19 @@
 #include "base/format.h"
 #include "base/parallel_for.h"
 #include "kernels/cubins.h"
+#include "kernels/per_card.h"
 
 namespace neap::kernels {
 namespace {
 
 namespace cuda = device::cuda;
 
-Result<std::unique_ptr<CardKernels>> open(int ordinal) {
+Result<std::unique_ptr<CardKernels>> open_kernels(int ordinal) {
   NEAP_TRY_ASSIGN(const Compiler* const compiler, load_compiler());
-  NEAP_TRY_ASSIGN(const cuda::Driver* const driver, cuda::load_driver());
-  NEAP_TRY_ASSIGN(cuda::Card card, cuda::find_card(*driver, ordinal));
-  NEAP_TRY(cuda::retain_context(card));
+  NEAP_TRY_ASSIGN(const cuda::Card card, cuda::open_card(ordinal));
   int major = 0, minor = 0;
   const auto ask = [&](int& value, int attribute) {
-    return to_status(*driver, driver->device_attribute(&value, attribute, card.device),
+    return to_status(*card.driver, card.driver->device_attribute(&value, attribute, card.device),
                      "asking for the GPU's compute capability");
   };
   NEAP_TRY(ask(major, cuda::kAttributeCapabilityMajor));
@@ -32,14 +31,7 @@ Result<std::unique_ptr<CardKernels>> open(int ordinal) {
 }  // namespace
 
 Result<CardKernels*> CardKernels::of(int ordinal) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<CardKernels>> cards;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<CardKernels>& card = cards[ordinal];
-  if (card == nullptr) {
-    NEAP_TRY_ASSIGN(card, open(ordinal));
-  }
-  return card.get();
+  return per_card<CardKernels>(ordinal, open_kernels);
 }
 
 CardKernels::CardKernels(const Compiler& compiler, const cuda::Card& card, int architecture,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/symbols.h"
 
 namespace neap::kernels {
 namespace {
@@ -122,14 +123,12 @@ Result<const Compiler*> open_compiler(const std::vector<std::string>& places) {
   if (library == nullptr)
     return Status(ErrorCode::kUnsupported, format("NVRTC does not load: {}", reason));
   Nvrtc nvrtc;
-  const char* missing = nullptr;
-#define NEAP_LOAD(name, symbol, parameters)                                      \
-  nvrtc.name = reinterpret_cast<decltype(nvrtc.name)>(::dlsym(library, symbol)); \
-  if (nvrtc.name == nullptr && missing == nullptr) missing = symbol;
+  Symbols symbols(library);
+#define NEAP_LOAD(name, symbol, parameters) symbols.find(nvrtc.name, symbol);
   NEAP_NVRTC_FUNCTIONS(NEAP_LOAD)
 #undef NEAP_LOAD
-  if (missing != nullptr)
-    return Status(ErrorCode::kUnsupported, format("NVRTC has no {}: too old", missing));
+  if (symbols.missing() != nullptr)
+    return Status(ErrorCode::kUnsupported, format("NVRTC has no {}: too old", symbols.missing()));
   int major = 0, minor = 0;
   if (nvrtc.version(&major, &minor) != 0)
     return Status(ErrorCode::kUnsupported, "NVRTC does not say its version");

@@ -2,9 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <string>
-
 #include "base/format.h"
+#include "base/symbols.h"
 
 namespace neap::kernels::cublaslt {
 namespace {
@@ -16,35 +15,31 @@ void* loaded_library() {
   return nullptr;
 }
 
-Result<Api> open() {
+Result<Api> open_cublaslt() {
   void* const library = loaded_library();
   if (library == nullptr) return Status(ErrorCode::kUnsupported, "libcublasLt is not loaded");
   Api api{};
-  std::string missing;
-  const auto find = [&]<class F>(F& function, const char* name) {
-    void* const symbol = dlsym(library, name);
-    if (symbol == nullptr) missing = name;
-    function = reinterpret_cast<F>(symbol);
-  };
-  find(api.create, "cublasLtCreate");
-  find(api.product_create, "cublasLtMatmulDescCreate");
-  find(api.product_set, "cublasLtMatmulDescSetAttribute");
-  find(api.matrix_create, "cublasLtMatrixLayoutCreate");
-  find(api.preference_create, "cublasLtMatmulPreferenceCreate");
-  find(api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
-  find(api.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  find(api.offers, "cublasLtMatmulAlgoGetHeuristic");
-  find(api.algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
-  find(api.multiply, "cublasLtMatmul");
-  if (!missing.empty())
-    return Status(ErrorCode::kUnsupported, format("libcublasLt has no {}: too old", missing));
+  Symbols symbols(library);
+  symbols.find(api.create, "cublasLtCreate");
+  symbols.find(api.product_create, "cublasLtMatmulDescCreate");
+  symbols.find(api.product_set, "cublasLtMatmulDescSetAttribute");
+  symbols.find(api.matrix_create, "cublasLtMatrixLayoutCreate");
+  symbols.find(api.preference_create, "cublasLtMatmulPreferenceCreate");
+  symbols.find(api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  symbols.find(api.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  symbols.find(api.offers, "cublasLtMatmulAlgoGetHeuristic");
+  symbols.find(api.algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
+  symbols.find(api.multiply, "cublasLtMatmul");
+  if (symbols.missing() != nullptr)
+    return Status(ErrorCode::kUnsupported,
+                  format("libcublasLt has no {}: too old", symbols.missing()));
   return api;
 }
 
 }  // namespace
 
 Result<const Api*> load_cublaslt() {
-  static const Result<Api> kApi = open();
+  static const Result<Api> kApi = open_cublaslt();
   if (!kApi.ok()) return Status(kApi.status());
   return &kApi.value();
 }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/format.h"
+#include "kernels/per_card.h"
 
 namespace neap::kernels {
 namespace {
@@ -28,11 +29,9 @@ Status set(const Api& api, Object product, int attribute, T value) {
                  "cublasLtMatmulDescSetAttribute");
 }
 
-Result<std::unique_ptr<TunedProducts>> open(int ordinal) {
+Result<std::unique_ptr<TunedProducts>> open_products(int ordinal) {
   NEAP_TRY_ASSIGN(const Api* const api, load_cublaslt());
-  NEAP_TRY_ASSIGN(const cuda::Driver* const driver, cuda::load_driver());
-  NEAP_TRY_ASSIGN(cuda::Card card, cuda::find_card(*driver, ordinal));
-  NEAP_TRY(cuda::retain_context(card));
+  NEAP_TRY_ASSIGN(const cuda::Card card, cuda::open_card(ordinal));
   const cuda::ContextScope scope(card);
   NEAP_TRY(scope.status());
   Handle handle = nullptr;
@@ -63,14 +62,7 @@ float median(std::vector<float> values) {
 }  // namespace
 
 Result<TunedProducts*> TunedProducts::of(int ordinal) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<TunedProducts>> cards;
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<TunedProducts>& card = cards[ordinal];
-  if (card == nullptr) {
-    NEAP_TRY_ASSIGN(card, open(ordinal));
-  }
-  return card.get();
+  return per_card<TunedProducts>(ordinal, open_products);
 }
 
 Result<bool> TunedProducts::multiply(const ProductShape& shape, const Operands& by,

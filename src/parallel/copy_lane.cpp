@@ -65,10 +65,8 @@ class CudaCopyLane final : public CopyLane {
 
   // Allocates this rank's memory and describes it in `out`.
   Status make_memory(CopyPeer& out) {
-    NEAP_TRY_ASSIGN(const cuda::Driver* driver, cuda::load_driver());
-    NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*driver));
-    NEAP_TRY_ASSIGN(card_, cuda::find_card(*driver, device_.index()));
-    NEAP_TRY(cuda::retain_context(card_));
+    NEAP_TRY_ASSIGN(card_, cuda::open_card(device_.index()));
+    NEAP_TRY_ASSIGN(functions_, cuda::load_peer_functions(*card_.driver));
     const cuda::ContextScope scope(card_);
     NEAP_TRY(scope.status());
     NEAP_TRY(status(functions_->allocate(&slots_, plan::kCopyLaneBytes.count()),

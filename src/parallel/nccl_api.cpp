@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "base/format.h"
+#include "base/symbols.h"
 
 namespace neap::parallel {
 namespace {
@@ -12,31 +13,27 @@ Result<NcclApi> open_nccl() {
   if (library == nullptr)
     return Status(ErrorCode::kUnsupported, format("libnccl.so.2 does not load: {}", dlerror()));
   NcclApi api{};
-  std::string missing;
-  const auto find = [&]<class F>(F& function, const char* name) {
-    void* const symbol = dlsym(library, name);
-    if (symbol == nullptr) missing = name;
-    function = reinterpret_cast<F>(symbol);
-  };
-  find(api.get_unique_id, "ncclGetUniqueId");
-  find(api.comm_init_rank, "ncclCommInitRank");
-  find(api.comm_split, "ncclCommSplit");
-  find(api.comm_destroy, "ncclCommDestroy");
-  find(api.comm_abort, "ncclCommAbort");
-  find(api.comm_get_async_error, "ncclCommGetAsyncError");
-  find(api.get_error_string, "ncclGetErrorString");
-  find(api.get_last_error, "ncclGetLastError");
-  find(api.all_reduce, "ncclAllReduce");
-  find(api.all_gather, "ncclAllGather");
-  find(api.broadcast, "ncclBroadcast");
-  find(api.reduce_scatter, "ncclReduceScatter");
-  find(api.reduce, "ncclReduce");
-  find(api.send, "ncclSend");
-  find(api.receive, "ncclRecv");
-  find(api.group_start, "ncclGroupStart");
-  find(api.group_end, "ncclGroupEnd");
-  if (!missing.empty())
-    return Status(ErrorCode::kUnsupported, format("libnccl.so.2 has no {}: too old", missing));
+  Symbols symbols(library);
+  symbols.find(api.get_unique_id, "ncclGetUniqueId");
+  symbols.find(api.comm_init_rank, "ncclCommInitRank");
+  symbols.find(api.comm_split, "ncclCommSplit");
+  symbols.find(api.comm_destroy, "ncclCommDestroy");
+  symbols.find(api.comm_abort, "ncclCommAbort");
+  symbols.find(api.comm_get_async_error, "ncclCommGetAsyncError");
+  symbols.find(api.get_error_string, "ncclGetErrorString");
+  symbols.find(api.get_last_error, "ncclGetLastError");
+  symbols.find(api.all_reduce, "ncclAllReduce");
+  symbols.find(api.all_gather, "ncclAllGather");
+  symbols.find(api.broadcast, "ncclBroadcast");
+  symbols.find(api.reduce_scatter, "ncclReduceScatter");
+  symbols.find(api.reduce, "ncclReduce");
+  symbols.find(api.send, "ncclSend");
+  symbols.find(api.receive, "ncclRecv");
+  symbols.find(api.group_start, "ncclGroupStart");
+  symbols.find(api.group_end, "ncclGroupEnd");
+  if (symbols.missing() != nullptr)
+    return Status(ErrorCode::kUnsupported,
+                  format("libnccl.so.2 has no {}: too old", symbols.missing()));
   return api;
 }
 

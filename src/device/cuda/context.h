@@ -37,6 +37,14 @@ inline Status retain_context(Card& card) {
                    "opening the GPU's context");
 }
 
+/// Loads the driver, and retains the context of the GPU with this number.
+inline Result<Card> open_card(int ordinal) {
+  NEAP_TRY_ASSIGN(const Driver* const driver, load_driver());
+  NEAP_TRY_ASSIGN(Card card, find_card(*driver, ordinal));
+  NEAP_TRY(retain_context(card));
+  return card;
+}
+
 /// Cost: two driver calls without a system call. If it fails, the thread's context is unchanged.
 class ContextScope {
  public:

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/format.h"
+#include "base/symbols.h"
 
 namespace neap::device::cuda {
 namespace {
@@ -26,19 +27,17 @@ Result<const Driver*> load() {
   }
   auto* driver = new Driver;  // never deleted: destructors of static objects may call it
   driver->path = file;
-  const char* missing = nullptr;
-#define NEAP_LOAD(name, symbol, parameters)                                          \
-  driver->name = reinterpret_cast<decltype(driver->name)>(::dlsym(library, symbol)); \
-  if (driver->name == nullptr && missing == nullptr) missing = symbol;
+  Symbols symbols(library);
+#define NEAP_LOAD(name, symbol, parameters) symbols.find(driver->name, symbol);
   NEAP_CUDA_DRIVER_FUNCTIONS(NEAP_LOAD)
 #undef NEAP_LOAD
   driver->launch_with =
       reinterpret_cast<decltype(driver->launch_with)>(::dlsym(library, "cuLaunchKernelEx"));
-  if (missing != nullptr) {
+  if (symbols.missing() != nullptr) {
     delete driver;
-    return Status(
-        ErrorCode::kUnsupported,
-        format("{} has no {}; Neap needs the driver of CUDA 11.4 or newer", file, missing));
+    return Status(ErrorCode::kUnsupported,
+                  format("{} has no {}; Neap needs the driver of CUDA 11.4 or newer", file,
+                         symbols.missing()));
   }
   if (const Result32 code = driver->init(0); code != 0) {
     Status status = to_status(*driver, code, "starting the CUDA driver");

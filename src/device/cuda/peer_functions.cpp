@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "base/format.h"
+#include "base/symbols.h"
 
 namespace neap::device::cuda {
 namespace {
@@ -13,15 +14,14 @@ Result<PeerFunctions> look_up(const Driver& driver) {
   if (library == nullptr)
     return Status(ErrorCode::kUnsupported, format("no NVIDIA driver ({})", ::dlerror()));
   PeerFunctions out;
-  const char* missing = nullptr;
-#define NEAP_LOOK_UP(name, symbol, parameters)                               \
-  out.name = reinterpret_cast<decltype(out.name)>(::dlsym(library, symbol)); \
-  if (out.name == nullptr && missing == nullptr) missing = symbol;
+  Symbols symbols(library);
+#define NEAP_LOOK_UP(name, symbol, parameters) symbols.find(out.name, symbol);
   NEAP_CUDA_PEER_FUNCTIONS(NEAP_LOOK_UP)
 #undef NEAP_LOOK_UP
-  if (missing != nullptr)
-    return Status(ErrorCode::kUnsupported,
-                  format("{} has no {}: the driver is older than CUDA 11.7", driver.path, missing));
+  if (symbols.missing() != nullptr)
+    return Status(
+        ErrorCode::kUnsupported,
+        format("{} has no {}: the driver is older than CUDA 11.7", driver.path, symbols.missing()));
   return out;
 }
 
