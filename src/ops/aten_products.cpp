@@ -2,7 +2,6 @@
 #include "ops/aten_products.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <optional>
 
@@ -31,8 +30,7 @@ bool multiply_tuned(const step::OwnKernels& own, const at::Tensor& out, const at
   const bool float32 = out.scalar_type() == at::kFloat;
   const std::optional<kernels::Factor> first = factor_of(a), second = factor_of(b);
   const std::uint64_t addresses = own::address_of(a) | own::address_of(b) | own::address_of(out);
-  const std::uint64_t alignment = std::uint64_t{1}
-                                  << std::min(std::countr_zero(addresses), std::countr_zero(kMost));
+  const std::uint64_t alignment = std::min(kMost, addresses & (~addresses + 1));
   const at::Tensor& bias = sum.bias;
   if (bias.defined() && (bias.dim() != 1 || bias.scalar_type() != a.scalar_type() ||
                          !bias.is_contiguous() || own::address_of(bias) % kLeast != 0))

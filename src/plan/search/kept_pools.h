@@ -10,7 +10,7 @@ namespace neap::plan {
 
 /// Writes PhasePlan::pool_for: pages stay between two phases if no tag moves between them and the
 /// second one then takes no more memory than with an empty pool. Only a run needs it. It predicts
-/// all phases twice, and once more for each pair that would take more.
+/// all phases twice, and twice more for each pair that would take more.
 [[nodiscard]] Status keep_pools(const spec::Job& configured, const Target& target,
                                 MemoryPlan& plan);
 

@@ -35,7 +35,7 @@ void connect_gpus(const spec::Job& job, const parallel::Environment& environment
   Bytes& capacity = launch.device.target.capacity;
   capacity = std::min(capacity, std::max(most, Bytes(1)));
   if (launch.ranks->first())
-    log::info(format("{} takes {} of the GPU; the plan has {} for it, and {} for all",
+    log::info(format("{} takes {} of the GPU; the plan has {} for it, and the run has {} in all",
                      launch.ranks->name(), saturating_sub(before, after), allowed, capacity));
 }
 

@@ -36,7 +36,8 @@ void bind_device(ConfigTable& t, Job& job) {
   t.bind("device.kernels", &job.device.kernels,
          "`neap`: Neap's CUDA kernels for gated MLPs, rotary embeddings, logits, norms, embedding "
          "gradients and AdamW. They need compute capability 8.0 and NVRTC, which comes with torch. "
-         "`libtorch`: libtorch's; results differ by rounding. `auto`: Neap's if they run.")
+         "On Hopper, large products are by the fastest of cuBLASLt's algorithms. `libtorch`: "
+         "libtorch's; results differ by rounding. `auto`: Neap's if they run.")
       .one_of({"auto", "neap", "libtorch"});
   bind_enum(t, "memory.offload", &job.memory.offload, parse_residency,
             "`auto`: the plan offloads tags between the phases that need them; `none`: everything "

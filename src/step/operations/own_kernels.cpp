@@ -59,7 +59,8 @@ bool OwnKernels::normalizes(spec::Dtype dtype, std::int64_t rows, std::int64_t i
          row_product(dtype, rows, in, out) == RowProduct::kFewRows;
 }
 
-// Smaller products may be faster with the depth divided (bench/results/training-products-h200.jsonl).
+// Measured with 2^35 multiplications and more (bench/results/training-products-h200.jsonl). Layers of
+// at most 64 rows have fewer than the least number. They may be faster with the depth divided.
 bool OwnKernels::tunes(spec::Dtype dtype, std::int64_t rows, std::int64_t depth,
                        std::int64_t columns) const {
   constexpr std::int64_t kLeast = std::int64_t{1} << 33;

@@ -6,9 +6,7 @@
 #include <string>
 
 #include "bridge/no_autograd.h"
-#include "bridge/torch_dtypes.h"
 #include "gpu/loaded_cuda.h"
-#include "ops/aten_ops.h"
 #include "ops/aten_products.h"
 
 namespace neap::ops {
